@@ -4,8 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use end_to_end::leases::{Directory, Tasks, bailiff, code, command_of, end, hold, run, states, stdout_of};
@@ -356,6 +359,188 @@ fn users_share_a_pool_and_cannot_release_others() {
         69,
         "the pool belongs to root"
     );
+}
+
+/// Runs a shell program as user nobody, and waits until it has printed a line.
+fn nobody_runs(pool: &Directory, program: &str) -> Child {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", program]).uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/").env("POOL", pool.path());
+    let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 2]).unwrap();
+    child
+}
+
+/// Lets user nobody lock a file of the pool, until the child is killed.
+fn nobody_locks(pool: &Directory, file: &str, kind: &str) -> Child {
+    nobody_runs(pool, &format!("exec 8<$POOL/{file}; flock -n {kind} 8 && echo x; read wait"))
+}
+
+#[test]
+fn init_as_root_refuses_directories_of_other_users() {
+    let pool = Directory::new();
+    let top = pool.path().parent().unwrap().to_owned();
+    let (loot, below) = (top.join("loot"), top.join("below"));
+    let make = |path: &Path, mode: u32, owner: u32| {
+        let _ = fs::remove_dir_all(path).or_else(|_| fs::remove_file(path));
+        fs::create_dir(path).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        chown(path, Some(owner), Some(owner)).unwrap();
+    };
+    make(&loot, 0o755, NOBODY_UID);
+    let init = |path: &Path| {
+        let output = run(&pool, &["init", "--gpus", "0", "--pool-dir", path.to_str().unwrap()]);
+        assert_eq!(fs::read_dir(&loot).unwrap().count(), 0, "{path:?}: {output:?}");
+        (code(&output), err(&output))
+    };
+    let check = |path: &Path, expected: &str| {
+        let (code, message) = init(path);
+        assert_eq!(code, 69, "{path:?}: {message}");
+        assert!(message.contains(expected) && message.contains(top.to_str().unwrap()), "{path:?}: {message}");
+    };
+    make(&below, 0o1777, 0);
+    symlink(&loot, below.join("lease")).unwrap();
+    check(&below.join("lease"), "symbolic link");
+    check(&below.join("lease/inner"), "symbolic link");
+    check(&loot, "owned by user 65534");
+    check(&loot.join("lease"), "owned by user 65534");
+    for mode in [0o777, 0o775] {
+        make(&below, mode, 0);
+        check(&below.join("lease"), "writable by other users");
+    }
+    make(&below, 0o1777, 0);
+    for mode in [0o1777, 0o775] {
+        make(&below.join("lease"), mode, 0);
+        check(&below.join("lease"), "writable by other users");
+    }
+    // As systemd-tmpfiles creates it.
+    make(&below, 0o1775, 0);
+    make(&below.join("lease"), 0o755, 0);
+    assert_eq!(init(&below.join("lease")), (0, String::new()));
+    assert_eq!(init(&below.join("new/lease")), (0, String::new()));
+}
+
+#[test]
+fn shared_lock_of_another_user_is_shown_as_holder() {
+    let pool = Directory::of("0,1");
+    let mut readers = [nobody_locks(&pool, "gpu/0", "-s"), nobody_locks(&pool, "gpu/0", "-s")];
+    let pids: BTreeSet<u64> = readers.iter().map(|reader| reader.id().into()).collect();
+    let shown = gpu(&pool, 0);
+    assert_eq!(shown["state"], "leased");
+    let blockers = shown["blockers"].as_array().unwrap();
+    assert_eq!(blockers.iter().map(|blocker| u64_of(&blocker["pid"])).collect::<BTreeSet<_>>(), pids);
+    assert!(blockers.iter().all(|blocker| blocker["user"] == "nobody"), "{shown}");
+    assert!(pids.contains(&u64_of(&shown["lease"]["pid"])), "{shown}");
+    assert_eq!(gpu(&pool, 1)["blockers"], Value::Null);
+    // A record does not turn a shared lock into a lease.
+    let record = fs::read_to_string(pool.path().join("gpu/0")).unwrap();
+    assert!(record.is_empty());
+    let listed = stdout_of(&run(&pool, &["list"]));
+    let line = listed.lines().find(|line| line.starts_with("0 ")).unwrap();
+    assert!(line.contains("nobody") && pids.iter().all(|pid| line.contains(&pid.to_string())), "{listed}");
+    let mut doctor = Command::new(end_to_end::programs::bailiff());
+    doctor.args(["doctor", "--pool-dir"]).arg(pool.path()).env_remove("LEASE_REDIS_URL");
+    let report = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+    assert!(report.contains("GPU 0 is locked without a lease") && report.contains("nobody"), "{report}");
+    assert_eq!(code(&run(&pool, &["run", "--nonblock", "-n", "2", "true"])), 75);
+    let holder = hold(&pool, &["run"]);
+    assert_eq!(states(&pool), ["leased"; 2]);
+    assert_eq!(gpu(&pool, 1)["blockers"], Value::Null, "a lease is not a blocker");
+    for reader in &mut readers {
+        reader.kill().unwrap();
+        reader.wait().unwrap();
+    }
+    assert_eq!(states(&pool), ["idle", "leased"]);
+    end(holder, Signal::TERM);
+}
+
+#[test]
+fn forced_init_ignores_shared_locks_and_keeps_exclusive_ones() {
+    let pool = Directory::of("0,1");
+    let mut reader = nobody_locks(&pool, "gpu/0", "-s");
+    let mut writer = nobody_locks(&pool, "gpu/1", "-x");
+    let force = || code(&run(&pool, &["init", "--force", "--gpus", "0,1"]));
+    assert_eq!(force(), 75, "an exclusive lock may be a lease whose record another user has overwritten");
+    assert_eq!(states(&pool), ["leased"; 2]);
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    assert_eq!(force(), 0);
+    assert_eq!(states(&pool), ["idle"; 2]);
+    let holder = hold(&pool, &["run", "-n", "2"]);
+    fs::write(pool.path().join("gpu/0"), "{}").unwrap();
+    assert_eq!(force(), 75);
+    end(holder, Signal::TERM);
+    assert!(reader.try_wait().unwrap().is_none());
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+}
+
+#[test]
+fn record_of_another_container_needs_a_matching_lock() {
+    let pool = Directory::of("0");
+    let file = pool.path().join("gpu/0");
+    let record =
+        r#"{"lease":"false","about":{"pidns":"1","uid":"0","user":"root","tok":"9007199254740990"}}"#;
+    fs::write(&file, record).unwrap();
+    assert_eq!(states(&pool), ["idle"]);
+    let mut liar = nobody_locks(&pool, "gpu/0", "-x");
+    let shown = gpu(&pool, 0);
+    assert_eq!(
+        (&shown["lease"]["lease"], &shown["blockers"][0]["user"]),
+        (&format!("pid:{}", liar.id()).into(), &"nobody".into())
+    );
+    liar.kill().unwrap();
+    liar.wait().unwrap();
+    let (name, value) = end_to_end::leases::LeasePool::variable(&pool);
+    let mut inside = Command::new("unshare");
+    inside.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]).env(name, value);
+    inside
+        .arg("exec $BAILIFF lease run -- sh -c 'echo x; read wait'")
+        .env("BAILIFF", end_to_end::programs::bailiff());
+    let mut inside = inside.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    inside.stdout.as_mut().unwrap().read_exact(&mut [0; 2]).unwrap();
+    let shown = gpu(&pool, 0);
+    assert_eq!(
+        (&shown["lease"]["mode"], &shown["lease"]["user"], &shown["blockers"]),
+        (&"run".into(), &"root".into(), &Value::Null)
+    );
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+}
+
+#[test]
+fn ticket_with_a_future_time_is_skipped() {
+    let pool = Directory::of("0");
+    let program = "t=$POOL/queue/00000000000000000000-ahead; echo >$t; touch -d 'now + 1 year' $t
+exec 8<$t; flock -n 8 && echo x; read wait";
+    let mut blocker = nobody_runs(&pool, program);
+    stdout_of(&run(&pool, &["run", "--wait", "20s", "true"]));
+    blocker.kill().unwrap();
+    blocker.wait().unwrap();
+}
+
+#[test]
+fn held_gate_is_reported_and_leaks_nothing() {
+    let pool = Directory::of("0");
+    let mut gate = nobody_locks(&pool, "gate", "-x");
+    let init = run(&pool, &["init", "--force", "--gpus", "0"]);
+    let expected = format!("process {} of user 65534", gate.id());
+    assert!(code(&init) == 69 && err(&init).contains(&expected) && !err(&init).contains("Redis"), "{init:?}");
+    let holder = hold(&pool, &["run"]);
+    let waiter = bailiff(&pool, &["run", "true"]).spawn().unwrap();
+    let entries = |name: &str| fs::read_dir(format!("/proc/{}/{name}", waiter.id())).unwrap().count();
+    until("the ticket", || (tickets(&pool) == 1).then_some(()));
+    let started = std::time::Instant::now();
+    let after = |seconds| {
+        until("several waits", || (started.elapsed().as_secs() >= seconds).then_some(()));
+        (entries("task"), entries("fd"))
+    };
+    // Each attempt to take the GPU waits 1 s for the gate, at most once in 2 s.
+    let (early, late) = (after(3), after(9));
+    assert_eq!(early, late, "threads and descriptors");
+    gate.kill().unwrap();
+    gate.wait().unwrap();
+    end(holder, Signal::TERM);
+    assert!(waiter.wait_with_output().unwrap().status.success());
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::check::Check;
 use super::flags::Doctor;
 use crate::args::Backend;
 use crate::lease::gpus;
+use crate::lease::list::blocked;
 use crate::output::joined;
 
 /// The deadline of a Redis reply, which normally takes a millisecond.
@@ -114,6 +115,10 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
             "bailiff info shows the processes on the GPU; it can be leased again after they have exited";
         checks.push(Check::warn(POOL, format!("GPU {} is quarantined: {why}", gpu.id), hint));
     }
+    checks.extend(audit.gpus.iter().filter_map(|gpu| {
+        let text = format!("GPU {} is {}", gpu.id, blocked(gpu)?);
+        Some(Check::warn(POOL, text, "the GPU is not leased to others until these processes have exited"))
+    }));
     checks.extend(unknown_gpus(audit, sample));
     checks
 }

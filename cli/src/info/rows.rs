@@ -8,6 +8,7 @@ use bailiff_snapshot::DeviceProcess;
 
 use super::figures::{NONE, Style, UNKNOWN, Units, or_unknown, span};
 use super::report::{GpuReport, Holder};
+use crate::lease::request::user_name;
 
 /// A column of a table of holders.
 pub(super) type HolderColumn = (&'static str, Column, fn(&HolderRow<'_>) -> Cell);
@@ -34,7 +35,7 @@ type DeviceProcessRow<'a> = (&'a DeviceProcess, Option<&'a Holder>, Units);
 type DeviceProcessColumn = (&'static str, Column, fn(&DeviceProcessRow<'_>) -> Cell);
 const DEVICE_PROCESSES: [DeviceProcessColumn; 4] = [
     ("PID", Column::Right, |(process, ..)| process.pid.to_string().into()),
-    ("USER", Column::To(6), |(process, ..)| or_unknown(process.uid, user).into()),
+    ("USER", Column::To(6), |(process, ..)| or_unknown(process.uid, user_name).into()),
     ("NAME", Column::To(6), |(process, ..)| (&process.comm).into()),
     ("HOLDS", Column::Never, |(_, holder, units)| match holder {
         Some(holder) => or_unknown(holder.memory, |bytes| units.size(bytes)).into(),
@@ -173,11 +174,6 @@ pub(super) fn device_processes(gpu: &GpuReport, style: &Style) -> Vec<String> {
         "processes with the device open:"
     };
     std::iter::once(title.to_owned()).chain(lines).collect()
-}
-
-fn user(uid: u32) -> String {
-    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
-    user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use bailiff_lease::audit::{Audit, Gpu, Lease};
+use bailiff_lease::audit::{Audit, Blocker, Gpu, Lease};
 use bailiff_lease::holder::LocalHost;
 use serde_json::{Value, json};
 
@@ -10,6 +10,7 @@ use super::abandoned::abandoned;
 use super::flags;
 use super::format::{self, as_json, escaped, holder, lease, span};
 use super::open;
+use super::request::user_name;
 use crate::exit::{Failure, succeed};
 use crate::output::{print_message, print_stdout};
 
@@ -29,7 +30,8 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     let abandoned = abandoned(&audit, &LocalHost::read());
     lines.extend(audit.gpus.iter().map(|gpu| {
         let is_gone = abandoned.iter().any(|abandoned| abandoned.gpu.id == gpu.id);
-        line(gpu, &audit) + if is_gone { " (process gone)" } else { "" }
+        let blocked = blocked(gpu).map(|blocked| format!(" ({blocked})")).unwrap_or_default();
+        line(gpu, &audit) + if is_gone { " (process gone)" } else { "" } + &blocked
     }));
     for (position, ticket) in waiting(&audit).enumerate() {
         let (want, position) = (format!("x{}", field(ticket, "want")), format!("waits #{}", position + 1));
@@ -67,6 +69,16 @@ fn line(gpu: &Gpu, audit: &Audit) -> String {
 fn owner_columns(lease: &Lease, since_field: &str, audit: &Audit) -> String {
     let (user, pid, since) = (field(lease, "user"), field(lease, "pid"), since(lease, since_field, audit));
     format!("{user:<12} {pid:>8} {since:>9}  {}", command(lease))
+}
+
+/// Describes the processes that have locked a GPU without a lease.
+pub(crate) fn blocked(gpu: &Gpu) -> Option<String> {
+    let describe = |blocker: &Blocker| {
+        let user = blocker.uid.map_or_else(|| "unknown".to_owned(), user_name);
+        format!("process {} of user {}", blocker.pid, escaped(&user))
+    };
+    let blockers: Vec<String> = gpu.blockers.iter().map(describe).collect();
+    (!blockers.is_empty()).then(|| format!("locked without a lease by {}", blockers.join(", ")))
 }
 
 fn field(lease: &Lease, name: &str) -> String {
@@ -130,5 +142,8 @@ fn gpu_as_json(gpu: &Gpu, audit: &Audit, local_host: &LocalHost) -> Value {
     let legacy = gpu.record.as_ref().filter(|record| record.lease.is_none());
     let legacy = legacy
         .map(|record| json!({"legacy": true, "pid": record.pid.parse::<u64>().ok(), "time": record.time}));
-    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": lease_of_gpu.or(legacy)})
+    let blocker = |blocker: &Blocker| json!({"pid": blocker.pid, "user": blocker.uid.map(user_name)});
+    let blockers = gpu.blockers.iter().map(blocker).collect::<Vec<_>>();
+    let blockers = Some(blockers).filter(|blockers| !blockers.is_empty());
+    json!({"id": gpu.id, "uuid": gpu.uuid, "state": state(gpu), "lease": lease_of_gpu.or(legacy), "blockers": blockers})
 }

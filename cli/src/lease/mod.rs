@@ -10,7 +10,7 @@ mod format;
 pub(crate) mod gpu_users;
 mod hold;
 mod init;
-mod list;
+pub(crate) mod list;
 mod log;
 mod progress;
 mod release;

@@ -9,6 +9,7 @@ use bailiff_lease::{Extended, LeaseError, Leases, Released};
 use super::abandoned::{Abandoned, abandoned, freeable};
 use super::flags;
 use super::format::{self, ids};
+use super::list::state;
 use super::{LEASE, offset, open, redis};
 use crate::exit::{Failure, succeed};
 use crate::output::{joined, print_message, print_stdout};
@@ -36,7 +37,12 @@ fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
     let requested = ids(&names, gpu)?;
     let target = audit.gpus.iter().find(|gpu| requested.first() == Some(&gpu.id));
     let owner = target.and_then(|gpu| gpu.owner.clone());
-    owner.ok_or_else(|| Failure::not_ours(format!("GPU {gpu} is not leased")))
+    owner.ok_or_else(|| {
+        Failure::not_ours(match target.map(state) {
+            Some("unknown") => format!("GPU {gpu} has no lease that is visible here"),
+            _ => format!("GPU {gpu} is not leased"),
+        })
+    })
 }
 
 /// Releases all `acquire` and `adopt` leases of this user. Leases of `run` end with their command. Leases of other
@@ -55,7 +61,7 @@ fn release_all_own(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
                 refused = Some(Failure::not_ours("a lease was lost: its GPUs belong to another lease now"));
             }
             Ok(_) => released += 1,
-            Err(error @ (LeaseError::HeldElsewhere(_) | LeaseError::NotNow(_))) => {
+            Err(error @ (LeaseError::HeldElsewhere(_) | LeaseError::NotNow(_) | LeaseError::Blocked(_))) => {
                 refused = Some(error.into());
             }
             Err(error) => return Err(error.into()),

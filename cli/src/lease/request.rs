@@ -48,12 +48,13 @@ pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -
 /// Returns the fields of a ticket that describe the user.
 pub(crate) fn user_fields() -> [(&'static str, String); 3] {
     let uid = nix::unistd::getuid();
-    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
-    [
-        ("offset", offset().to_string()),
-        ("uid", uid.to_string()),
-        ("user", user.unwrap_or_else(|| uid.to_string())),
-    ]
+    [("offset", offset().to_string()), ("uid", uid.to_string()), ("user", user_name(uid.as_raw()))]
+}
+
+/// Returns the name of a user, or the uid if it has no name.
+pub(crate) fn user_name(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// Returns a random lease id.

@@ -14,6 +14,7 @@ use super::node::{self, MpsProcess, MpsProcesses, Pipes};
 use super::report::{Client, Daemon, MpsReport, Orphan, ReportedGpu, Server, State};
 use crate::args::Machine;
 use crate::doctor::driver;
+use crate::lease::request::user_name;
 
 /// Maximum number of GPUs whose memory limit is queried per daemon.
 const MAX_GPUS: usize = 16;
@@ -119,7 +120,7 @@ fn orphans(node: &MpsProcesses, configured: Option<&Path>) -> Vec<Orphan> {
         let pipes = &server.details.as_ref()?.pipes;
         is_orphan(pipes).then(|| Orphan {
             pid: server.pid,
-            user: node::user(server.uid),
+            user: user_name(server.uid),
             pipe_dir: Some(pipes.display().to_string()),
         })
     });
@@ -133,7 +134,7 @@ fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place:
     Daemon {
         pipe_dir: pipes.map(|pipes| pipes.display().to_string()),
         pid: found.map(|found| found.pid),
-        user: found.map(|found| node::user(found.uid)),
+        user: found.map(|found| user_name(found.uid)),
         log_dir: directories.map(|directories| directories.logs.display().to_string()),
         log: directories.map(|directories| node::logs(&directories.logs)),
         visible: details.and_then(|details| details.visible.clone()),
@@ -224,7 +225,7 @@ fn servers_of(
         });
         Server {
             pid: *pid,
-            user: found.map(|found| node::user(found.uid)),
+            user: found.map(|found| user_name(found.uid)),
             status: status.map_or("unknown", MpsStatus::name),
             thread_percentage: daemon.percentage(Question::Percentage(*pid)),
             clients,
@@ -238,5 +239,5 @@ fn client(procfs: &Path, row: &reply::Client) -> Client {
     let same_namespace = row.namespace.is_none() || row.namespace == node::namespace(procfs);
     let (uid, comm) =
         if same_namespace && row.pid != 0 { node::uid_and_comm(procfs, row.pid) } else { (None, None) };
-    Client { pid: row.pid, user: uid.map(node::user), command: row.command.clone().or(comm) }
+    Client { pid: row.pid, user: uid.map(user_name), command: row.command.clone().or(comm) }
 }

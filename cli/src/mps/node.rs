@@ -116,12 +116,6 @@ pub(super) fn namespace(procfs: &Path) -> Option<u64> {
     namespace_inode(&Proc::open(procfs).ok()?.own_pid_namespace().ok()?)
 }
 
-/// Returns the name of a user, or the uid if it has no name.
-pub(super) fn user(uid: u32) -> String {
-    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
-    user.map_or_else(|| uid.to_string(), |user| user.name)
-}
-
 /// Returns whether a pipe directory contains a control socket.
 pub(super) fn has_socket(pipes: &Path) -> bool {
     fs::symlink_metadata(pipes.join("control")).is_ok()

@@ -63,6 +63,18 @@ pub struct Gpu {
     pub quarantine: Option<String>,
     /// Record that GPU.py would read.
     pub record: Option<Record>,
+    /// The processes that have locked the GPU without a lease; only in the machine's own pool.
+    #[serde(skip)]
+    pub blockers: Vec<Blocker>,
+}
+
+/// A process that has locked a GPU without a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocker {
+    /// Its pid.
+    pub pid: u32,
+    /// Its owner, if it could be read.
+    pub uid: Option<u32>,
 }
 
 /// A record of a GPU in GPU.py's format.

@@ -55,6 +55,9 @@ pub enum LeaseError {
     /// The local pool does not support the operation.
     #[error("{0}")]
     NotLocalHost(String),
+    /// Another process prevents the operation for now.
+    #[error("{0}")]
+    Blocked(String),
     /// The lease's holder cannot be asked to release it.
     #[error("{0}")]
     HeldElsewhere(String),
@@ -64,7 +67,7 @@ impl LeaseError {
     /// Whether a later attempt may succeed.
     #[must_use]
     pub const fn passes(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Silent(_) | Self::NotNow(_))
+        matches!(self, Self::Unreachable { .. } | Self::Silent(_) | Self::NotNow(_) | Self::Blocked(_))
     }
 
     pub(crate) fn file(path: &Path, error: &io::Error) -> Self {

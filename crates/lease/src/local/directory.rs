@@ -1,25 +1,31 @@
 //! The pool's directory and its files. All files are opened relative to the directory. Symbolic links are not
 //! followed, and only regular files that belong to the pool's owner are used.
 
-use std::fs::{self, File, Permissions};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use bailiff_proc::clock::Deadline;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::fs::{fchmod, fchown, flock, fstat, mkdirat, openat, renameat, statat};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::path::{self, DIRECTORY};
+use super::processes::{Inode, Locks};
+use super::token::TokenClock;
 use crate::LeaseError;
 
 /// Longer files are not read.
 const LONGEST: usize = 1 << 16;
 /// Maximum wait for the gate lock. The holder needs less time, unless it was stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Pauses between attempts to take the gate lock, which is held for about 50 µs.
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// A GPU of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +38,7 @@ pub(super) struct ManagedGpu {
 #[derive(Debug)]
 pub(super) struct Managed {
     pub(super) gpus: Vec<ManagedGpu>,
+    pub(super) tokens: TokenClock,
     file: Stat,
 }
 
@@ -39,6 +46,8 @@ pub(super) struct Managed {
 struct Description {
     version: u32,
     gpus: Vec<ManagedGpu>,
+    #[serde(flatten)]
+    tokens: TokenClock,
 }
 
 /// The opened directory.
@@ -55,11 +64,12 @@ pub(super) struct Directory {
 impl Directory {
     /// Opens the directory of an existing pool.
     pub(super) fn open(path: &Path) -> Result<Self, LeaseError> {
-        let absent = |error| match error {
-            Errno::NOENT => LeaseError::Absent(path.display().to_string()),
-            error => lease_error(path, error),
-        };
-        let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(absent)?;
+        let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(|error| absent(path, error))?;
+        Self::within(path, top)
+    }
+
+    fn within(path: &Path, top: OwnedFd) -> Result<Self, LeaseError> {
+        let absent = |error| absent(path, error);
         let below = |name: &str| openat(&top, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
         let (gpus, queue) = (below("gpu").map_err(absent)?, below("queue").map_err(absent)?);
         let gate = openat(&top, "gate", WRITE, Mode::empty());
@@ -75,9 +85,8 @@ impl Directory {
     /// Creates missing files. The mode of an existing directory decides whether the pool is for all users or for a
     /// group.
     pub(super) fn make(path: &Path) -> Result<Self, LeaseError> {
-        create_directory(path).map_err(|error| LeaseError::file(path, &error))?;
+        let top = path::create(path)?;
         let wrong = |error| lease_error(path, error);
-        let top = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(wrong)?;
         let found = fstat(&top).map_err(wrong)?;
         let rights = Rights::of(&found);
         file(&top, "gate", (rights, found.st_uid))
@@ -88,7 +97,7 @@ impl Directory {
                 Err(error) => return Err(lease_error(&path.join(name), error)),
             }
         }
-        let directory = Self::open(path)?;
+        let directory = Self::within(path, top)?;
         rights.apply(&directory.gpus, rights.directory).map_err(wrong)?;
         rights.apply(&directory.queue, rights.queue).map_err(wrong)?;
         Ok(directory)
@@ -106,7 +115,7 @@ impl Directory {
         let mut text = Vec::with_capacity(4096);
         file.take(1 << 24).read_to_end(&mut text).map_err(|error| LeaseError::file(&path, &error))?;
         match serde_json::from_slice(&text) {
-            Ok(Description { version: 1, gpus }) => Ok(Managed { gpus, file: found }),
+            Ok(Description { version: 1, gpus, tokens }) => Ok(Managed { gpus, tokens, file: found }),
             _ => Err(LeaseError::file(
                 &path,
                 &io::Error::other("invalid content; `bailiff lease init --force` rewrites it"),
@@ -121,16 +130,43 @@ impl Directory {
         found.is_ok_and(|found| same(&found, &managed.file) && stamp(&found) == stamp(&managed.file))
     }
 
-    /// Replaces the list of GPUs atomically.
-    pub(super) fn write_pool(&self, gpus: Vec<ManagedGpu>) -> Result<(), LeaseError> {
+    /// Locks the existing files of GPUs, so that no client is granted one of them until they are replaced. Shared locks
+    /// of other processes do not prevent that, because no lease has one. Returns the number of GPUs with exclusive
+    /// locks, if there are any: a lease cannot be ruled out, because every user can overwrite its record.
+    pub(super) fn lock_gpus<'a>(&self, ids: impl Iterator<Item = &'a u32>) -> Result<Vec<File>, u64> {
+        let (mut locked, mut held) = (Vec::new(), 0);
+        for (file, _) in ids.filter_map(|id| self.gpu(*id, OFlags::RDONLY).ok()) {
+            let kinds = [FlockOperation::NonBlockingLockExclusive, FlockOperation::NonBlockingLockShared];
+            if kinds.into_iter().any(|kind| flock(&file, kind).is_ok()) {
+                locked.push(file);
+            } else {
+                held += 1;
+            }
+        }
+        if held > 0 { Err(held) } else { Ok(locked) }
+    }
+
+    /// Replaces the list of GPUs atomically. With `replace`, each GPU gets a new file, so that locks on its old file
+    /// lose their meaning.
+    pub(super) fn write_pool(
+        &self,
+        (gpus, tokens): (Vec<ManagedGpu>, TokenClock),
+        replace: bool,
+    ) -> Result<(), LeaseError> {
         let rights = Rights::of(&fstat(&self.top).map_err(|error| lease_error(&self.path, error))?);
         for gpu in &gpus {
             let name = gpu.id.to_string();
-            let made = file(&self.gpus, &name, (rights, self.owner));
+            let made = if replace {
+                let new = format!("{name}.new");
+                let made = file(&self.gpus, &new, (rights, self.owner));
+                made.and_then(|()| Ok(renameat(&self.gpus, new, &self.gpus, &name)?))
+            } else {
+                file(&self.gpus, &name, (rights, self.owner))
+            };
             made.map_err(|error| LeaseError::file(&self.path.join("gpu").join(name), &error))?;
         }
         let path = self.path.join("pool");
-        let text = serde_json::to_vec(&Description { version: 1, gpus });
+        let text = serde_json::to_vec(&Description { version: 1, gpus, tokens });
         let text = text.map_err(|error| LeaseError::file(&path, &error.into()))?;
         let write = || {
             let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -160,22 +196,27 @@ impl Directory {
     /// keeps order and is not needed for safety, so a client that was stopped while it held the lock is not waited
     /// for.
     pub(super) fn enter(&self) -> Gate<'_> {
-        let free = flock(&self.gate, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let own = if free { None } else { self.wait_for_gate() };
-        Gate { file: &self.gate, alone: free || own.is_some(), own }
+        let deadline = Deadline::after(PATIENCE);
+        let mut pause = FIRST_PAUSE;
+        // Polling needs neither a thread nor a descriptor, which a blocked `flock` would keep after the deadline.
+        while flock(&self.gate, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if deadline.passed() {
+                return Gate { file: &self.gate, alone: false };
+            }
+            std::thread::park_timeout(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Gate { file: &self.gate, alone: true }
     }
 
-    /// Waits for the gate lock in a separate thread. The thread stays blocked if the wait times out.
-    fn wait_for_gate(&self) -> Option<File> {
-        let file = File::from(openat(&self.top, "gate", WRITE, Mode::empty()).ok()?);
-        let (sender, locked) = channel();
-        let wait = move || {
-            if retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).is_ok() {
-                let _ = sender.send(file);
-            }
-        };
-        std::thread::Builder::new().name("gate".to_owned()).spawn(wait).ok()?;
-        locked.recv_timeout(PATIENCE).ok()
+    /// The error for a gate lock that another process keeps.
+    pub(super) fn gate_error(&self) -> LeaseError {
+        let holders = Inode::of(&self.gate).map(|inode| Locks::read().describe(inode)).unwrap_or_default();
+        let gate = self.path.join("gate");
+        LeaseError::Blocked(format!(
+            "{} is locked by {holders}; end that process, or try again later",
+            gate.display()
+        ))
     }
 
     pub(super) fn lease_error(&self, name: &str, error: Errno) -> LeaseError {
@@ -213,7 +254,6 @@ fn same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 const WRITE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
@@ -254,28 +294,16 @@ impl Rights {
     }
 }
 
-/// Creates a directory and its parents with mode 0755, independent of the umask.
-fn create_directory(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    path.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), create_directory)?;
-    fs::create_dir(path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o755))
-}
-
 /// The held gate lock. `alone` is false if the wait for it timed out.
 #[derive(Debug)]
 pub(super) struct Gate<'a> {
     file: &'a File,
-    /// Descriptor of the waiting thread. Closing it releases the lock.
-    own: Option<File>,
     pub(super) alone: bool,
 }
 
 impl Drop for Gate<'_> {
     fn drop(&mut self) {
-        if self.alone && self.own.is_none() {
+        if self.alone {
             let _ = flock(self.file, FlockOperation::Unlock);
         }
     }
@@ -291,6 +319,13 @@ pub(super) fn text(file: &File) -> io::Result<Vec<u8>> {
     }
     text.truncate(read);
     Ok(text)
+}
+
+fn absent(path: &Path, error: Errno) -> LeaseError {
+    match error {
+        Errno::NOENT => LeaseError::Absent(path.display().to_string()),
+        error => lease_error(path, error),
+    }
 }
 
 pub(super) fn lease_error(path: &Path, error: Errno) -> LeaseError {

@@ -1,26 +1,27 @@
 //! The whole state of the pool at one moment. The kernel decides whether a GPU is held. The holder is taken from the
 //! holder's own record, which is used only if it is consistent with the kernel's lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 
 use bailiff_proc::may_live;
 use bailiff_snapshot::ProcessKey;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::directory::{self, Directory};
+use super::directory::{self, Directory, Gate};
 use super::processes::{self, Inode, Locks};
 use super::queue::{self, TicketState};
 use super::record::Record;
 use crate::LeaseError;
-use crate::audit::{Audit, Gpu, Lease};
+use crate::audit::{Audit, Blocker, Gpu, Lease};
 use crate::holder::LocalHost;
 
 /// Reads the whole state.
 pub(super) fn audit(directory: &Directory, local_host: &LocalHost) -> Result<Audit, LeaseError> {
     let managed = directory.managed()?.gpus;
     let gate = directory.enter();
-    let held: Vec<Option<LockState>> = managed.iter().map(|gpu| lock_state(directory, gpu.id)).collect();
+    let held: Vec<Option<LockState>> =
+        managed.iter().map(|gpu| lock_state(directory, gpu.id, &gate)).collect();
     drop(gate);
     let waiting = waiting(directory)?;
     let now = queue::now().as_millis();
@@ -28,13 +29,13 @@ pub(super) fn audit(directory: &Directory, local_host: &LocalHost) -> Result<Aud
     let mut leases: BTreeMap<String, Lease> = BTreeMap::new();
     let mut gpus = Vec::new();
     for (gpu, held) in managed.into_iter().zip(held) {
-        let (idle, holder) = match held {
-            Some(LockState::Free) => (1, None),
+        let (idle, (holder, blockers)) = match held {
+            Some(LockState::Free) => (1, (None, Vec::new())),
             Some(LockState::Locked(inode, record)) => (0, holder_of(inode, record, &locks, local_host)),
-            None => (0, None),
+            None => (0, (None, Vec::new())),
         };
         let owner = holder.map(|lease| join(&mut leases, lease, gpu.id));
-        gpus.push(audited(gpu, idle, owner));
+        gpus.push(Gpu { blockers, ..audited(gpu, idle, owner) });
     }
     let queue: Vec<String> = waiting.iter().map(|ticket| ticket.lease.clone()).collect();
     let leases = leases.into_values().chain(waiting).collect();
@@ -53,49 +54,88 @@ pub(super) fn audit(directory: &Directory, local_host: &LocalHost) -> Result<Aud
 
 fn audited(gpu: directory::ManagedGpu, idle: u32, owner: Option<String>) -> Gpu {
     let id = gpu.id.to_string();
-    Gpu { id, uuid: gpu.uuid, idle, pot: 0, bar: 0, owner, quarantine: None, record: None }
+    Gpu {
+        id,
+        uuid: gpu.uuid,
+        idle,
+        pot: 0,
+        bar: 0,
+        owner,
+        quarantine: None,
+        record: None,
+        blockers: Vec::new(),
+    }
 }
 
 /// The lock of a GPU's file.
 enum LockState {
     Free,
+    /// With the record of the process that has an exclusive lock. Leases are exclusive.
     Locked(Inode, Option<Record>),
 }
 
 /// The lock state of a GPU; `None` if its file cannot be used.
-fn lock_state(directory: &Directory, id: u32) -> Option<LockState> {
+fn lock_state(directory: &Directory, id: u32, gate: &Gate<'_>) -> Option<LockState> {
     let (file, _) = directory.gpu(id, OFlags::RDONLY).ok()?;
-    if !is_locked(&file) {
-        return Some(LockState::Free);
-    }
-    Some(LockState::Locked(Inode::of(&file)?, Record::read(&file)))
+    Some(match lock(&file, gate) {
+        Lock::Free => LockState::Free,
+        Lock::Shared => LockState::Locked(Inode::of(&file)?, None),
+        Lock::Exclusive => LockState::Locked(Inode::of(&file)?, Record::read(&file)),
+    })
 }
 
-/// Whether a file is locked. Without the gate lock this can briefly block a client that takes the lock.
-pub(super) fn is_locked(file: &File) -> bool {
-    let locked = flock(file, FlockOperation::NonBlockingLockShared).is_err();
-    if !locked {
-        let _ = flock(file, FlockOperation::Unlock);
-    }
-    locked
+/// The lock on a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    Free,
+    Shared,
+    Exclusive,
 }
 
-/// Returns the holder of a GPU: from the record if it is consistent with the lock, otherwise a visible process that
-/// has the lock.
-fn holder_of(inode: Inode, record: Option<Record>, locks: &Locks, local_host: &LocalHost) -> Option<Lease> {
+/// Tries the lock that a client takes, because a shared lock also prevents a grant. The gate lock excludes other
+/// clients meanwhile. Without it, two of these tests would see each other, so shared locks are read from
+/// `/proc/locks`.
+pub(super) fn lock(file: &File, gate: &Gate<'_>) -> Lock {
+    let try_lock = |operation| {
+        let locked = flock(file, operation).is_ok();
+        if locked {
+            let _ = flock(file, FlockOperation::Unlock);
+        }
+        locked
+    };
+    if gate.alone && try_lock(FlockOperation::NonBlockingLockExclusive) {
+        Lock::Free
+    } else if !try_lock(FlockOperation::NonBlockingLockShared) {
+        Lock::Exclusive
+    } else if !gate.alone && Inode::of(file).is_some_and(|inode| Locks::read().lockers(inode).is_empty()) {
+        Lock::Free
+    } else {
+        Lock::Shared
+    }
+}
+
+/// Returns the holder of a GPU: from the record if it is consistent with the lock, otherwise the visible processes
+/// that have the lock, of which the first counts as the holder.
+fn holder_of(
+    inode: Inode,
+    record: Option<Record>,
+    locks: &Locks,
+    local_host: &LocalHost,
+) -> (Option<Lease>, Vec<Blocker>) {
+    if let Some(held) = record.and_then(|record| verified(record, locks, inode, local_host)) {
+        return (Some(held), Vec::new());
+    }
+    let pids = locks.lockers(inode);
+    let holder = pids.first().map(|pid| unrecorded(*pid, local_host));
+    let blocker = |pid| Blocker { pid, uid: processes::owner(pid) };
+    (holder, pids.into_iter().map(blocker).collect())
+}
+
+/// Returns the lease in a record, unless another process has the lock.
+fn verified(record: Record, locks: &Locks, inode: Inode, local_host: &LocalHost) -> Option<Lease> {
     let taker = locks.taker(inode);
-    if let Some(held) = record.and_then(|record| verified(record, taker, inode, local_host)) {
-        return Some(held);
-    }
-    let pid = processes::holding(inode).first().copied().or(taker)?;
-    Some(unrecorded(pid, local_host))
-}
-
-/// Returns the lease in a record, unless another process has the lock. A record from another container cannot be
-/// verified and is used as it is.
-fn verified(record: Record, taker: Option<u32>, inode: Inode, local_host: &LocalHost) -> Option<Lease> {
     if record.get("pidns")? != local_host.pidns {
-        return Some(record.into_lease("held"));
+        return taker.and_then(|_| elsewhere(record, &locks.lockers(inode)));
     }
     let (lock_holder, start) = record.lock_holder()?;
     if taker.is_some_and(|taker| record.number("taker") != Some(taker.into())) {
@@ -107,6 +147,29 @@ fn verified(record: Record, taker: Option<u32>, inode: Inode, local_host: &Local
         return (same_user && holds).then(|| record.into_lease("held"));
     }
     taker.map(|_| inherited(record, inode, local_host))
+}
+
+/// Returns the lease in a record from another container. Its pid cannot be compared, but the kernel lists the process
+/// that took the lock. If the container of a process that has the lock can be read, it must be the recorded one. The
+/// owner of the first such process is authoritative.
+fn elsewhere(mut record: Record, lockers: &BTreeSet<u32>) -> Option<Lease> {
+    let namespaces: Vec<String> =
+        lockers.iter().filter_map(|pid| Some(processes::namespace(*pid)?.to_string())).collect();
+    let matches = |namespace: &String| record.get("pidns") == Some(namespace);
+    if !namespaces.is_empty() && !namespaces.iter().any(matches) {
+        return None;
+    }
+    set_owner(&mut record, lockers.first().and_then(|pid| processes::owner(*pid)));
+    Some(record.into_lease("held"))
+}
+
+/// Replaces the owner in a record, if it is another user.
+fn set_owner(record: &mut Record, owner: Option<u32>) {
+    let owner = owner.map(|owner| owner.to_string());
+    if let Some(owner) = owner.filter(|owner| record.get("uid") != Some(owner)) {
+        record.about.insert("user".to_owned(), owner.clone());
+        record.about.insert("uid".to_owned(), owner);
+    }
 }
 
 /// Returns a lease whose lock holder has exited, but which is still held by processes that it started.
@@ -157,12 +220,8 @@ fn waiting(directory: &Directory) -> Result<Vec<Lease>, LeaseError> {
         };
         let record = Record::read(&file).filter(|record| record.lease == name.lease);
         let mut record = record.unwrap_or(Record { lease: name.lease, about: BTreeMap::new() });
-        let owner = rustix::fs::fstat(&file).ok().map(|found| found.st_uid.to_string());
         // The owner of the file is authoritative.
-        if let Some(owner) = owner.filter(|owner| record.get("uid") != Some(owner)) {
-            record.about.insert("user".to_owned(), owner.clone());
-            record.about.insert("uid".to_owned(), owner);
-        }
+        set_owner(&mut record, rustix::fs::fstat(&file).ok().map(|found| found.st_uid));
         waiting.push(record.into_lease("waiting"));
     }
     Ok(waiting)

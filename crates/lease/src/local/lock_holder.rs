@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::directory::Directory;
-use super::list::is_locked;
+use super::list::{Lock, lock};
 use super::processes::{self, Inode};
 use super::queue;
 use super::record::Record;
@@ -41,7 +41,7 @@ pub(super) fn release(
         if token.is_some() && token != record.number("tok") {
             return Ok(Released::Lost);
         }
-        match Inode::of(&file).filter(|_| is_locked(&file)) {
+        match Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive) {
             None => ended = Released::Already("released".to_owned()),
             Some(inode) => {
                 drop(gate);
@@ -76,7 +76,7 @@ fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Releas
     if process.exited_by(Some(Deadline::after(PATIENCE))) == Ok(true) {
         Ok(Released::Done)
     } else {
-        Err(LeaseError::NotNow(format!("process {pid} holds the lease and did not exit")))
+        Err(LeaseError::Blocked(format!("process {pid} holds the lease and did not exit")))
     }
 }
 

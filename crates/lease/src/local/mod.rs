@@ -22,19 +22,22 @@
 //! position back when it continues. The gate lock only keeps order. The lock on a GPU's file alone prevents the GPU
 //! from being granted twice.
 //!
-//! Other users can lock the file of an idle GPU without a ticket, create a ticket with a low number, or write invalid
-//! records. None of these actions takes a GPU from its holder.
+//! Other users can lock the file of an idle GPU or the gate without a ticket, create tickets with low numbers, or write
+//! invalid records. None of these actions takes a GPU from its holder or affects fencing tokens, and audits show the
+//! processes that have a lock.
 
 mod directory;
 mod list;
 mod lock_holder;
+mod path;
 mod processes;
 mod queue;
 mod record;
 mod take;
+mod token;
 mod waiter;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
@@ -42,7 +45,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bailiff_proc::start;
-use rustix::fs::OFlags;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::audit::Audit;
@@ -51,6 +53,7 @@ use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus};
 use directory::{Directory, Gate, ManagedGpu};
 use record::Record;
 use take::GpuSelection;
+use token::TokenClock;
 use waiter::{Step, Waiter};
 
 /// Lowest number of inherited descriptors, above those that shells and programs use themselves.
@@ -158,31 +161,31 @@ impl Leases for Local {
         let directory = Directory::make(&self.path)?;
         let gate = directory.enter();
         if !gate.alone {
-            return Err(LeaseError::NotNow(
-                "another client was stopped while it requested GPUs; try again".to_owned(),
-            ));
-        }
-        match directory.managed() {
-            Ok(managed) if !force => return Ok(Init::Already(managed.gpus.len() as u64)),
-            Ok(managed) => {
-                let held = |gpu: &&ManagedGpu| {
-                    directory.gpu(gpu.id, OFlags::RDONLY).is_ok_and(|(file, _)| list::is_locked(&file))
-                };
-                let held = managed.gpus.iter().filter(held).count();
-                if held > 0 {
-                    return Ok(Init::Held(held as u64));
-                }
-            }
-            Err(LeaseError::Absent(_)) => {}
-            Err(_) if force => {}
-            Err(error) => return Err(error),
+            return Err(directory.gate_error());
         }
         let mut managed: Vec<ManagedGpu> =
             gpus.iter().map(|(id, uuid)| ManagedGpu { id: *id, uuid: uuid.clone() }).collect();
         managed.sort_by_key(|gpu| gpu.id);
         managed.dedup_by_key(|gpu| gpu.id);
+        let mut replaced: BTreeSet<u32> = managed.iter().map(|gpu| gpu.id).collect();
+        let mut tokens = TokenClock::default();
+        match directory.managed() {
+            Ok(old) if !force => return Ok(Init::Already(old.gpus.len() as u64)),
+            Ok(old) => {
+                replaced.extend(old.gpus.iter().map(|gpu| gpu.id));
+                tokens = old.tokens;
+            }
+            Err(LeaseError::Absent(_)) => {}
+            Err(_) if force => {}
+            Err(error) => return Err(error),
+        }
         let count = managed.len() as u64;
-        directory.write_pool(managed)?;
+        let locked = match directory.lock_gpus(replaced.iter().filter(|_| force)) {
+            Ok(locked) => locked,
+            Err(held) => return Ok(Init::Held(held)),
+        };
+        directory.write_pool((managed, TokenClock::replacing(tokens)), force)?;
+        drop(locked);
         Ok(Init::Done(count))
     }
 

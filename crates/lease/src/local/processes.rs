@@ -1,6 +1,7 @@
 //! The processes that have a kernel lock. `/proc/locks` contains the process that took the lock, and
 //! `/proc/PID/fdinfo` shows the processes that have it now.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 
 use bailiff_proc::{Proc, Process, ReadError, unless_gone};
@@ -35,17 +36,38 @@ impl Locks {
         Self(Proc::own().and_then(|proc| proc.text("locks")).unwrap_or_default())
     }
 
+    /// The process that took the exclusive lock on a file.
     pub(super) fn taker(&self, inode: Inode) -> Option<u32> {
-        taker(&self.0, inode)
+        takers(&self.0, inode).find_map(|(kind, pid)| (kind == "WRITE").then_some(pid))
+    }
+
+    /// The processes that have a lock on a file, shared or exclusive. A listed process that is not readable counts,
+    /// but not one that has exited.
+    pub(super) fn lockers(&self, inode: Inode) -> BTreeSet<u32> {
+        let listed = takers(&self.0, inode).map(|(_, pid)| pid);
+        let mut lockers: BTreeSet<u32> = listed.filter(|pid| holds(*pid, inode) != Some(false)).collect();
+        lockers.extend(holding(inode));
+        lockers
+    }
+
+    /// Describes the processes that have a lock on a file.
+    pub(super) fn describe(&self, inode: Inode) -> String {
+        let describe = |pid: &u32| match owner(*pid) {
+            Some(uid) => format!("process {pid} of user {uid}"),
+            None => format!("process {pid}"),
+        };
+        let lockers: Vec<String> = self.lockers(inode).iter().map(describe).collect();
+        if lockers.is_empty() { "a process that is not visible here".to_owned() } else { lockers.join(", ") }
     }
 }
 
-fn taker(locks: &str, inode: Inode) -> Option<u32> {
+/// The kinds of the locks on a file, `READ` or `WRITE`, with the pids that took them.
+fn takers(locks: &str, inode: Inode) -> impl Iterator<Item = (&str, u32)> {
     let (major, minor) = (major(inode.device), minor(inode.device));
     let expected = format!("{major:02x}:{minor:02x}:{}", inode.number);
     // `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`; a blocked request has `->` after its number.
-    locks.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-        [_, "FLOCK", _, "WRITE", pid, file, ..] if file == expected => pid.parse().ok(),
+    locks.lines().filter_map(move |line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, "FLOCK", _, kind, pid, file, ..] if file == expected => Some((kind, pid.parse().ok()?)),
         _ => None,
     })
 }
@@ -82,6 +104,11 @@ pub(super) fn owner(pid: u32) -> Option<u32> {
     process(pid).and_then(|process| process.owner()).ok()
 }
 
+/// Returns the PID namespace of a process, if it may be read.
+pub(super) fn namespace(pid: u32) -> Option<u64> {
+    process(pid).and_then(|process| process.pid_namespace()).ok()
+}
+
 /// Returns the command line of a process, or its name if the command line is empty.
 pub(super) fn command(pid: u32) -> Option<Vec<String>> {
     let process = process(pid).ok()?;
@@ -104,16 +131,16 @@ mod tests {
     #[test]
     fn taker_is_parsed_from_proc_locks() {
         let inode = Inode { device: makedev(0, 25), number: 1234 };
-        for (line, pid) in [
-            ("1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF", Some(4711)),
+        for (line, taken) in [
+            ("1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF", Some(("WRITE", 4711))),
             ("1: POSIX  ADVISORY  WRITE 4711 00:19:1234 0 EOF", None),
-            ("1: FLOCK  ADVISORY  READ  4711 00:19:1234 0 EOF", None),
+            ("1: FLOCK  ADVISORY  READ  4711 00:19:1234 0 EOF", Some(("READ", 4711))),
             ("1: FLOCK  ADVISORY  WRITE 4711 00:19:12345 0 EOF", None),
             ("1: FLOCK  ADVISORY  WRITE 4711 00:1a:1234 0 EOF", None),
             ("1: -> FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF", None),
             ("", None),
         ] {
-            assert_eq!(taker(line, inode), pid, "{line}");
+            assert_eq!(takers(line, inode).next(), taken, "{line}");
         }
     }
 

@@ -145,8 +145,11 @@ pub(super) fn read_ticket(directory: &Directory, name: &Name) -> TicketState {
     let ttl = Record::read(&file).and_then(|record| record.number("ttl_ms"));
     let ttl = ttl.map_or(LONGEST_SLEEP, Duration::from_millis).min(LONGEST_SLEEP);
     let renewed = file.metadata().and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
-    let age = SystemTime::now().duration_since(renewed).unwrap_or_default();
-    if age > ttl { TicketState::Asleep(file) } else { TicketState::Waiting(file) }
+    // A time in the future was not set by a renewal, or the clock was set back; then the next renewal corrects it.
+    match SystemTime::now().duration_since(renewed) {
+        Ok(age) if age <= ttl => TicketState::Waiting(file),
+        _ => TicketState::Asleep(file),
+    }
 }
 
 /// Time since the epoch.

@@ -22,9 +22,6 @@ const LAST_RETRY: Duration = Duration::from_secs(1);
 /// The polling interval if the user's inotify limit is reached.
 const WITHOUT_INOTIFY: Duration = Duration::from_millis(20);
 
-/// Highest token that JSON numbers can represent exactly.
-const HIGHEST: u64 = (1 << 53) - 1;
-
 /// The GPUs that a ticket accepts.
 #[derive(Debug, Default)]
 pub(super) struct GpuSelection {
@@ -71,12 +68,10 @@ impl Reserved {
 /// The first waiter, with the opened files of all GPUs that it accepts.
 #[derive(Debug)]
 pub(super) struct Head {
-    managed: Managed,
+    pub(super) managed: Managed,
     pub(super) reserved: Reserved,
     /// The least recently granted GPU comes first. The order cannot change while this waiter is the first.
     gpus: Vec<GpuFile>,
-    /// The highest token in the records, as of the last read.
-    pub(super) token: u64,
     pub(super) watch: Option<CloseWatch>,
     pause: Duration,
 }
@@ -99,13 +94,7 @@ impl Head {
         let mut gpus: Vec<GpuFile> = accepted.filter_map(open).collect();
         let granted = |gpu: &GpuFile| (gpu.found.st_mtime, gpu.found.st_mtime_nsec);
         gpus.sort_by_key(|gpu| (selection.last.contains(&gpu.id), granted(gpu), gpu.id));
-        Self { managed, reserved: Reserved::default(), gpus, token: 0, watch: None, pause: FIRST_RETRY }
-    }
-
-    /// Reads the highest token of the GPUs' records.
-    pub(super) fn read_token(&mut self) {
-        let tokens = self.gpus.iter().filter_map(|gpu| Record::read(&gpu.file)?.number("tok"));
-        self.token = tokens.filter(|token| *token < HIGHEST).max().unwrap_or_default();
+        Self { managed, reserved: Reserved::default(), gpus, watch: None, pause: FIRST_RETRY }
     }
 
     /// Whether the opened files are still those of the pool.

@@ -8,6 +8,7 @@ use super::directory::Directory;
 use super::queue::{self, Name, Predecessor, QueueEntry, TicketState};
 use super::record::Record;
 use super::take::{GpuFile, GpuSelection, Head, Reserved};
+use super::token::TokenClock;
 use crate::{Grant, LeaseError, Ticket};
 
 /// A waiting ticket.
@@ -83,7 +84,6 @@ impl Waiter {
         }
         if let Position::First(head) = &mut self.position {
             head.reserved = reserved;
-            head.read_token();
         }
         Ok(None)
     }
@@ -103,27 +103,25 @@ impl Waiter {
         if taken.is_none() && !self.nonblock && head.listen() {
             taken = head.take(directory, self.want);
         }
-        let (last_token, before) = (head.token, head.reserved.tickets);
-        taken.map_or(Step::Waiting(before), |taken| self.grant(taken, last_token))
+        let (tokens, before) = (head.managed.tokens, head.reserved.tickets);
+        taken.map_or(Step::Waiting(before), |taken| self.grant(taken, tokens))
     }
 
     /// Tries the GPUs after a release was reported, without reading the queue.
     pub(super) fn try_released(&mut self, directory: &Directory) -> Option<Step> {
         let Position::First(head) = &mut self.position else { return None };
-        let (last_token, taken) = (head.token, head.take(directory, self.want));
+        let (tokens, taken) = (head.managed.tokens, head.take(directory, self.want));
         if taken.is_none() {
             head.clear_events();
         }
-        taken.map(|taken| self.grant(taken, last_token))
+        taken.map(|taken| self.grant(taken, tokens))
     }
 
-    /// Creates the grant. The token is the current time, so that tokens rise over all GPUs. It is always above the
-    /// last token of these GPUs, because clocks can be set back.
-    fn grant(&mut self, mut taken: Vec<GpuFile>, last_token: u64) -> Step {
+    /// Creates the grant. The locks are held, so each later grant of these GPUs gets a higher token.
+    fn grant(&mut self, mut taken: Vec<GpuFile>, tokens: TokenClock) -> Step {
         taken.sort_by_key(|gpu| gpu.id);
-        let now = u64::try_from(queue::now().as_micros()).unwrap_or_default();
         let gpus = taken.iter().map(|gpu| gpu.id).collect();
-        let grant = Grant { token: now.max(last_token + 1), gpus };
+        let grant = Grant { token: tokens.next(), gpus };
         self.pending = Some((grant.clone(), taken));
         Step::Granted(grant)
     }
