@@ -44,7 +44,7 @@ pub(crate) enum Command {
     ///
     /// The checks change nothing. Components that are not installed, or that this user may not see, are
     /// skipped.
-    Doctor(doctor::flags::Doctor),
+    Doctor(doctor::Doctor),
     /// Reserve GPUs exclusively (FIFO queue)
     #[command(subcommand, after_help = examples::LEASE)]
     Lease(Box<Lease>),

@@ -2,30 +2,31 @@
 //! to disk before it starts, and again with its result.
 
 mod journal;
-mod line;
 mod status;
 mod waiting;
 
 use std::fmt::Write as _;
+use std::io::{self, Write};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bailiff_snapshot::ProcessKey;
-use serde::{Deserialize, Serialize};
-
-use crate::clock;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::{Evidence, Subject};
-
+use bailiff_snapshot::ProcessKey;
 use journal::Journal;
-pub use journal::{AuditSettings, Begun};
-pub(crate) use line::ascii;
-pub use status::LogStatus;
+use serde::{Deserialize, Serialize};
+use serde_json::ser::Formatter;
+use serde_with_macros::skip_serializing_none;
 use waiting::{Waiting, Worth};
+
+use crate::clock;
+
+pub use journal::{AuditSettings, Begun};
+pub use status::LogStatus;
 
 /// Wait before a failed write is retried.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -47,17 +48,16 @@ pub struct About {
 }
 
 /// Content of one line: a decision, a change, or an action.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Record<'a> {
     /// Id of an action, the same in all lines about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// SHA-256 of the policy file.
     pub policy: &'a str,
     /// Name of the rule; empty if no rule requested the change.
     pub rule: &'a str,
     /// Mode of the rule: dry run or enforce.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// Name of the step: `terminate`, `flag`, `reload` and so on.
     pub step: &'a str,
@@ -67,35 +67,30 @@ pub struct Record<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     pub detail: &'a str,
     /// Target of the rule.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<&'a Subject>,
     /// Values that made the rule match.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<&'a Evidence>,
     /// Effects of an action.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten)]
     pub after: Option<&'a After>,
 }
 
 /// Effects of an action, as far as they are known.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct After {
     /// Signals that were sent, and the process that received each.
     pub sent: Vec<Sent>,
     /// Milliseconds from the start of the action until its last process had ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub gone_ms: Option<u64>,
     /// GPU memory of the target before the action, in bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub vram_before: Option<u64>,
     /// GPU memory that is still held or unaccounted after the action, in bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub vram_after: Option<u64>,
     /// Remarks, such as an extended grace period.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Processes that are about to be stopped. If the enforcer dies, its next start continues them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_still: Option<HeldStill>,
 }
 
@@ -324,7 +319,7 @@ impl AuditLog {
     }
 
     fn line(&self, record: &Record<'_>) -> Result<Vec<u8>, std::io::Error> {
-        line::write(&self.about, UNIX_EPOCH + clock::now().wall, record).map_err(std::io::Error::other)
+        write(&self.about, UNIX_EPOCH + clock::now().wall, record).map_err(std::io::Error::other)
     }
 }
 
@@ -366,6 +361,46 @@ impl Sent {
     #[must_use]
     pub fn millis(time: Duration) -> u64 {
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    node: &'a str,
+    boot_id: Option<&'a str>,
+    #[serde(flatten)]
+    record: &'a Record<'a>,
+}
+
+fn write(about: &About, at: SystemTime, record: &Record<'_>) -> serde_json::Result<Vec<u8>> {
+    let time = humantime::format_rfc3339_millis(at).to_string();
+    let mut line = ascii(&Line { time, node: &about.node, boot_id: about.boot_id.as_deref(), record })?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Serializes to JSON with every character outside printable ASCII escaped.
+pub(crate) fn ascii(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Ascii))?;
+    Ok(text)
+}
+
+struct Ascii;
+
+impl Formatter for Ascii {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        for character in fragment.chars() {
+            if matches!(character, ' '..='~') {
+                writer.write_all(&[character as u8])?;
+            } else {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    write!(writer, "\\u{unit:04x}")?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

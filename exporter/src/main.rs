@@ -10,7 +10,7 @@ use bailiff_exporter::run;
 use bailiff_exporter::settings::Settings;
 use bailiff_lifecycle::exit::{self, Stop};
 use bailiff_lifecycle::{logs, signals};
-use bailiff_sampler::{Launcher, Supervisor, launcher, privileges, worker};
+use bailiff_sampler::{Launcher, Supervisor, launcher, worker};
 use clap::Parser;
 
 const PROGRAM: &str = env!("CARGO_PKG_NAME");
@@ -30,7 +30,7 @@ fn start() -> Result<(), Stop> {
     // The launcher keeps the capabilities that this process drops before it opens network sockets.
     let sampler = settings.sampler.clone();
     let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
-    privileges::drop_all().context("cannot drop capabilities")?;
+    launcher::drop_all().context("cannot drop capabilities")?;
     let source = Box::new(Supervisor::new(launcher, sampler));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

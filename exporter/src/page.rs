@@ -6,7 +6,6 @@ mod leases;
 mod mps;
 mod processes;
 mod quotas;
-mod tail;
 mod users;
 
 use std::io::{self, Write};
@@ -17,7 +16,7 @@ use bailiff_snapshot::Snapshot;
 use crate::selection::Selection;
 
 pub use bailiff_exposition::Format;
-pub use tail::Moment;
+pub use itself::Moment;
 
 /// Content of the static part.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +68,6 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
 /// If writing to `out` fails.
 pub fn write_tail(moment: &Moment, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let mut page = Writer::new(format, out);
-    tail::write(moment, &mut page);
+    itself::write_moment(moment, &mut page);
     page.end()
 }

@@ -8,8 +8,8 @@ use bailiff_proc::Proc;
 use bailiff_sampler::{Launcher, SamplerSettings, Supervisor};
 use bailiff_snapshot::{Driver, Fault, Sample, Source};
 
+use super::Doctor;
 use super::check::Check;
-use super::flags::Doctor;
 use crate::args::Machine;
 use crate::output::joined;
 

@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use bailiff_lifecycle::control::query_within;
 use serde_json::{Value, json};
 
+use super::Doctor;
 use super::check::Check;
 use super::child;
-use super::flags::Doctor;
 use crate::output::joined;
 
 const NAME: &str = "enforcer";

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bailiff_snapshot::PidNamespace;
 use bailiff_snapshot::wire::Snapshot;
 
+use super::Doctor;
 use super::check::Check;
-use super::flags::Doctor;
 use crate::info::{age, is_stale};
 use crate::stream::{self, StreamError};
 

@@ -3,9 +3,9 @@
 use bailiff_sampler::cuda;
 use bailiff_snapshot::Sample;
 
+use super::Doctor;
 use super::check::Check;
 use super::child;
-use super::flags::Doctor;
 use crate::output::joined;
 
 const NAME: &str = "device order";

@@ -7,8 +7,8 @@ use bailiff_lease::audit::Audit;
 use bailiff_lease::{LeaseError, Leases, Local, Pool};
 use bailiff_snapshot::Sample;
 
+use super::Doctor;
 use super::check::Check;
-use super::flags::Doctor;
 use crate::args::Backend;
 use crate::lease::gpus;
 use crate::lease::list::blocked;

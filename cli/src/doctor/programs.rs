@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use super::Doctor;
 use super::check::Check;
 use super::child;
-use super::flags::Doctor;
 use crate::run::quota::{LIBRARY, library};
 
 /// Checks that the installed programs are from the same release.

@@ -16,7 +16,7 @@ use super::flags::Stop;
 use super::log::{Level, Log, list};
 use super::settings::{IdleTimeoutSettings, seconds};
 use crate::command::signals::{ReceivedSignal, Signals};
-use crate::command::start::start;
+use crate::command::start;
 use crate::command::{Event, pace};
 use crate::exit;
 use crate::process_tree::ProcessTree;

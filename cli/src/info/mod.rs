@@ -7,7 +7,6 @@ mod diff_text;
 pub(crate) mod figures;
 pub(crate) mod flags;
 mod lease_state;
-mod pool;
 mod report;
 mod rows;
 mod saved;

@@ -9,11 +9,11 @@ use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Leases, Ticket, TicketStatus};
 
 use super::flags::{self, Format};
-use super::format::{self, GpuNames, environment};
+use super::format::{GpuNames, environment};
 use super::hold::{HolderFields, spawn_holder};
 use super::progress::Progress;
 use super::request::{RequestEvent, obtain, ticket};
-use super::{LEASE, offset, open, shell};
+use super::{LEASE, format, offset, open};
 use crate::exit::{Failure, succeed};
 use crate::output::joined;
 
@@ -63,7 +63,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
         pool: flags.pool.clone(),
     };
     let mut pool = open(&request.pool)?;
-    let mut ticket = ticket(&mut *pool, &request, &shell::command(flags.pid))?;
+    let mut ticket = ticket(&mut *pool, &request, &format::command(flags.pid))?;
     let grant = obtain(&mut *pool, &request, &mut ticket, |_| {})?;
     transfer(&mut *pool, (&ticket, &grant), (LEASE, None), holder)?;
     succeed(&format!("{}\n", ticket.lease))
@@ -73,7 +73,7 @@ pub(crate) fn adopt(flags: &flags::Adopt) -> Result<ExitCode, Failure> {
 /// holder.
 fn process(pid: Option<u32>) -> Result<HolderFields, Failure> {
     let pid = pid
-        .or_else(shell::runner)
+        .or_else(format::runner)
         .ok_or_else(|| Failure::usage("cannot find the calling shell; specify a process with --for"))?;
     let mut fields = LocalHost::read().holder(pid);
     if fields.iter().any(|(field, value)| *field == "start" && value.is_empty()) {

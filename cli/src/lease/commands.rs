@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::flags::Lease;
-use super::{acquire, hold, init, list, log, release, status};
+use super::{acquire, hold, init, list, log, release};
 use crate::exit::Failure;
 use crate::run::job::Job;
 
@@ -17,7 +17,7 @@ pub(crate) fn lease(command: &Lease) -> Result<ExitCode, Failure> {
         Lease::Release(flags) => release::release(flags),
         Lease::Extend(flags) => release::extend(flags),
         Lease::List(flags) => list::list(flags),
-        Lease::Status(flags) => status::status(flags),
+        Lease::Status(flags) => list::status(flags),
         Lease::Queue(flags) => list::queue(flags),
         Lease::Log(flags) => log::log(flags),
         Lease::Reap(flags) => release::reap(flags),

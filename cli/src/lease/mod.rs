@@ -15,8 +15,6 @@ mod log;
 mod progress;
 mod release;
 pub(crate) mod request;
-mod shell;
-mod status;
 
 use std::fmt::Display;
 use std::time::Duration;

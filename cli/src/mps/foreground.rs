@@ -15,10 +15,11 @@ use bailiff_mps::control::Question;
 use nix::sys::signal::SigmaskHow;
 
 use super::compute_mode::ChangedModes;
-use super::plan::Plan;
+use super::flags::Start;
+use super::plan::{Plan, plan};
 use super::{lock, show};
 use crate::command::Event;
-use crate::command::signals::Signals;
+use crate::command::signals::{self, Signals};
 use crate::exit::Failure;
 use crate::output::print_message;
 
@@ -93,4 +94,26 @@ fn spawn(plan: &Plan<'_>, signals: &Signals) -> io::Result<Child> {
     let child = command.spawn();
     own_mask.thread_set_mask()?;
     child
+}
+
+/// Runs `bailiff mps start`.
+pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
+    if flags.dry_run {
+        return plan(flags)?.print().map(|()| ExitCode::SUCCESS);
+    }
+    let lock = lock::acquire();
+    let plan = plan(flags)?;
+    if flags.foreground {
+        return serve(&plan, lock);
+    }
+    // Defers signals: one that ends this process now would leave the compute modes changed.
+    signals::defer()?;
+    let changed = ChangedModes::set_exclusive(&flags.nvidia_smi, &plan.gpus)?;
+    let check_signal = || signals::deferred().map_or(Ok(()), |number| Err(Failure::signalled(number)));
+    if let Err(failure) = check_signal().and_then(|()| plan.start()) {
+        plan.restore_modes(changed);
+        return Err(failure);
+    }
+    show("the daemon is ready; do not set CUDA_VISIBLE_DEVICES for its clients\n")?;
+    check_signal().map(|()| ExitCode::SUCCESS)
 }

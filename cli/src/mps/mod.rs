@@ -9,7 +9,6 @@ mod lock;
 mod node;
 mod plan;
 pub(crate) mod report;
-mod start;
 mod stop;
 mod text;
 
@@ -28,7 +27,7 @@ use flags::{Common, Mps};
 pub(crate) fn mps(command: &Mps) -> Result<ExitCode, Failure> {
     let result = match command {
         Mps::Status(flags) => status(flags),
-        Mps::Start(flags) => start::start(flags),
+        Mps::Start(flags) => foreground::start(flags),
         Mps::Stop(flags) => stop::stop(flags),
     };
     // The message may contain a daemon's reply, and any user may run a daemon.

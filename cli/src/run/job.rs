@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use super::environment::Environment;
 use super::free_memory::{self, FreeMemory};
+use super::monitor::GpuUsage;
 use super::monitor::{GpuSampler, MonitorOptions};
 use super::running::{CommandExit, RunningCommand, Termination, TerminationReason};
-use super::usage::GpuUsage;
 use crate::args::TimeLimit;
 use crate::command::signals::Signals;
-use crate::command::start::start;
+use crate::command::start;
 use crate::command::{Event, check_signals};
 use crate::exit::Failure;
 use crate::lease::command_lease::CommandLease;

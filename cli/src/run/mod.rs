@@ -10,7 +10,6 @@ mod monitor;
 pub(crate) mod quota;
 mod running;
 mod summary;
-mod usage;
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -11,8 +11,8 @@ use bailiff_snapshot::Sample;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
+use super::monitor::GpuUsage;
 use super::monitor::UsageMonitor;
-use super::usage::GpuUsage;
 use crate::args::TimeLimit;
 use crate::command::Event;
 use crate::exit::Failure;

@@ -47,7 +47,7 @@ fn gpu_time(outcome: &Outcome) -> Option<String> {
         let seconds = gpu_seconds(outcome.took, gpus);
         format!("{gpus} {} held, {seconds:.0} GPU-seconds", if gpus == 1 { "GPU" } else { "GPUs" })
     });
-    let busy = outcome.used.as_ref().and_then(super::usage::GpuUsage::busy_seconds);
+    let busy = outcome.used.as_ref().and_then(super::monitor::GpuUsage::busy_seconds);
     match (held, busy.map(|busy| format!("{busy:.0} GPU-seconds busy"))) {
         (Some(held), Some(busy)) => Some(format!("{held}; {busy}")),
         (held, busy) => held.or(busy),

@@ -6,6 +6,7 @@ use std::fs;
 
 use bailiff_snapshot::stat;
 use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
 
 use crate::{Column, Labels, Number, Writer, families};
 
@@ -59,7 +60,7 @@ impl Own {
             resident_bytes: pages(&sizes, 1),
             // Listing the directory opens a descriptor, which is in the list.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|list| (list.count() as u64).saturating_sub(1)),
-            max_fds: fs::read_to_string("/proc/self/limits").ok().and_then(|text| max_fds(&text)),
+            max_fds: getrlimit(Resource::Nofile).current,
             started: boot.zip(started).map(|(boot, since)| boot + since),
         }
     }
@@ -94,12 +95,6 @@ fn boot_time(text: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
-/// Returns the soft limit of open files; `None` if unlimited.
-fn max_fds(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,14 +104,16 @@ mod tests {
         assert_eq!(pages("100 20 5 1 0 30 0\n", 1), Some(20 * page_size() as u64));
         assert_eq!(pages("", 1), None);
         assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\n"), Some(1_700_000_000.0));
-        let limits = "Limit   Soft Limit  Hard Limit  Units\nMax open files    1024    524288    files\n";
-        assert_eq!(max_fds(limits), Some(1024));
-        assert_eq!(max_fds("Max open files unlimited unlimited files"), None);
     }
 
     #[test]
     fn this_process_is_known() {
         let own = Own::read();
-        assert!(own.resident_bytes > Some(0) && own.open_fds > Some(0) && own.started > Some(0.0));
+        assert!(
+            own.resident_bytes > Some(0)
+                && own.open_fds > Some(0)
+                && own.max_fds >= own.open_fds
+                && own.started > Some(0.0)
+        );
     }
 }

@@ -2,7 +2,6 @@
 //! web config.
 
 pub mod body;
-mod handler;
 pub mod listen;
 pub mod negotiate;
 pub mod reply;
@@ -13,5 +12,5 @@ mod write_deadline;
 
 pub use body::Body;
 pub use bytes::Bytes;
-pub use handler::Handler;
 pub use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
+pub use visit::Handler;

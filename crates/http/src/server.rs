@@ -19,8 +19,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::Handler;
-use crate::visit::{self, Visit};
+use crate::visit::{self, Handler, Visit};
 use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
 

@@ -13,7 +13,19 @@ use tokio::time::timeout;
 
 use crate::web::{Config, Web};
 use crate::write_deadline::WriteDeadline;
-use crate::{Body, Handler, reply};
+use crate::{Body, reply};
+
+/// Handles requests. Pages are in memory; a handler that waits for something must limit the wait.
+pub trait Handler: Send + Sync + 'static {
+    /// Returns the response. Request bodies are ignored.
+    fn answer(&self, request: &Request<()>) -> impl Future<Output = Response<Body>> + Send;
+
+    /// Called for each connection that was refused because there were too many connections.
+    fn refused(&self) {}
+
+    /// Called for each request that the web config refused, with the status of the response.
+    fn turned_away(&self, _request: &Request<()>, _status: StatusCode) {}
+}
 
 /// A stream of plain bytes, over TCP or TLS.
 pub(crate) trait Clear: AsyncRead + AsyncWrite + Send + Unpin {}

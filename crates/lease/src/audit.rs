@@ -29,7 +29,6 @@ pub struct Audit {
     #[serde(default)]
     pub waits_ms: Vec<u64>,
     /// Whether Redis persists every change (`appendonly`).
-    #[serde(default)]
     pub append_only: Option<bool>,
 }
 
@@ -87,7 +86,6 @@ pub struct Record {
     /// The lease, if the record was not written by GPU.py.
     pub lease: Option<String>,
     /// Evidence from a node's agent about the process that wrote this record or an earlier record.
-    #[serde(default)]
     pub seen: Option<String>,
 }
 

@@ -1,27 +1,27 @@
 //! The control socket: requests and responses over a Unix socket, one JSON object per line. The kernel
 //! identifies the client (`SO_PEERCRED`).
 
-mod peer;
-mod places;
 mod query;
 
+use std::ffi::CString;
 use std::future::Future;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nix::unistd::{Gid, Uid, User, getgrouplist};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-pub use peer::Peer;
-use places::{Client, Places};
-pub use query::{query, query_within};
-
 use crate::socket::Socket;
+
+pub use query::{query, query_within};
 
 /// Maximum size of a request in bytes.
 const QUESTION_BYTES: usize = 64 * 1024;
@@ -141,4 +141,158 @@ async fn next(from: &mut BufReader<OwnedReadHalf>) -> io::Result<Received> {
 fn line(answer: &Value) -> Vec<u8> {
     // `Value` is printed on one line; the line break ends the response.
     format!("{answer}\n").into_bytes()
+}
+
+/// Deadline for the name service, which may be remote. If it does not respond, only the primary group
+/// counts.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Permits one query at a time, so that a hung name service does not occupy more and more threads.
+static ASKING: Semaphore = Semaphore::const_new(1);
+
+/// The peer of a connection, as recorded by the kernel at connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Pid for the log. It may have been reused since. `None` if the process has no pid in this
+    /// namespace.
+    pub pid: Option<i32>,
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Groups as reported by the name service. The process's own groups can only be read by its pid,
+    /// which may be reused.
+    pub groups: Vec<u32>,
+}
+
+impl Peer {
+    async fn of(stream: &UnixStream) -> io::Result<Self> {
+        let of = stream.peer_cred()?;
+        let (uid, gid) = (of.uid(), of.gid());
+        // Root needs no group.
+        let groups = if uid == 0 { Vec::new() } else { groups(uid, gid).await };
+        Ok(Self { pid: of.pid().filter(|pid| *pid > 0), uid, gid, groups })
+    }
+
+    /// Returns whether the user is root or a member of this group.
+    #[must_use]
+    pub fn is_root_or_in(&self, group: u32) -> bool {
+        self.uid == 0 || self.gid == group || self.groups.contains(&group)
+    }
+}
+
+async fn groups(uid: u32, gid: u32) -> Vec<u32> {
+    let Ok(permit) = ASKING.try_acquire() else { return Vec::new() };
+    let asked = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        groups_of(uid, gid)
+    });
+    timeout(PATIENCE, asked).await.ok().and_then(Result::ok).flatten().unwrap_or_default()
+}
+
+fn groups_of(uid: u32, gid: u32) -> Option<Vec<u32>> {
+    let name = User::from_uid(Uid::from_raw(uid)).ok()??.name;
+    let groups = getgrouplist(&CString::new(name).ok()?, Gid::from_raw(gid)).ok()?;
+    Some(groups.into_iter().map(Gid::as_raw).collect())
+}
+
+// Places for the clients of a control socket. Idle clients must not lock out an administrator, so a new
+// client replaces the longest idle client of the user with the most clients.
+
+/// A client with a place.
+struct Client {
+    uid: u32,
+    /// Whether it waits for a response.
+    busy: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+/// Clients, in order of arrival.
+struct Places {
+    most: usize,
+    taken: Vec<Client>,
+}
+
+impl Places {
+    const fn new(most: usize) -> Self {
+        Self { most, taken: Vec::new() }
+    }
+
+    /// Takes a place for a client of this user and returns its busy flag; `None` if all clients are busy.
+    fn take(&mut self, uid: u32) -> Option<Arc<AtomicBool>> {
+        self.taken.retain(|client| !client.task.is_finished());
+        if self.taken.len() >= self.most {
+            self.taken.remove(self.least(uid)?).task.abort();
+        }
+        Some(Arc::default())
+    }
+
+    fn put(&mut self, client: Client) {
+        self.taken.push(client);
+    }
+
+    /// Returns the index of the client to replace: the longest idle client of the user with the most clients,
+    /// root's clients last.
+    fn least(&self, uid: u32) -> Option<usize> {
+        let of = |uid| self.taken.iter().filter(|client| client.uid == uid).count();
+        let rank = |client: &Client| {
+            let new = usize::from(client.uid == uid);
+            (of(client.uid) + new, client.uid != 0)
+        };
+        let silent = self.taken.iter().enumerate().filter(|(_, client)| !client.busy.load(Ordering::Relaxed));
+        // `max_by_key` returns the last of equal entries.
+        silent.rev().max_by_key(|(_, client)| rank(client)).map(|(place, _)| place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_and_group_members_may() {
+        let peer = |uid, gid, groups: &[u32]| Peer { pid: Some(1), uid, gid, groups: groups.to_vec() };
+        let cases = [
+            (peer(0, 0, &[]), true),
+            (peer(1000, 990, &[]), true),
+            (peer(1000, 1000, &[27, 990]), true),
+            (peer(1000, 1000, &[27, 0]), false),
+            (peer(1000, 0, &[]), false),
+        ];
+        for (peer, expected) in cases {
+            assert_eq!(peer.is_root_or_in(990), expected, "{peer:?}");
+        }
+    }
+
+    #[test]
+    fn the_name_service_knows_roots_groups() {
+        assert!(groups_of(0, 0).is_some_and(|groups| groups.contains(&0)));
+        assert_eq!(groups_of(u32::MAX - 7, 0), None);
+    }
+
+    /// Fills 4 places with clients (uid, whether busy), and returns the index to evict for a client of `uid`.
+    fn least(taken: &[(u32, bool)], uid: u32) -> Option<usize> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("the runtime starts");
+        let mut places = Places::new(4);
+        for (uid, is_busy) in taken {
+            let task = runtime.spawn(std::future::pending::<()>()).abort_handle();
+            places.put(Client { uid: *uid, busy: Arc::new((*is_busy).into()), task });
+        }
+        places.least(uid)
+    }
+
+    #[test]
+    fn user_with_most_clients_is_replaced_and_root_last() {
+        let cases = [
+            (vec![(0, false), (7, false), (7, false), (8, false)], 0, Some(1)),
+            (vec![(0, false), (7, true), (7, false), (8, false)], 0, Some(2)),
+            (vec![(0, false), (8, false), (7, false), (7, false)], 8, Some(1)),
+            (vec![(0, false), (7, false), (8, false), (9, false)], 0, Some(0)),
+            (vec![(0, false), (7, false), (8, false), (9, false)], 7, Some(1)),
+            (vec![(0, false), (7, false), (8, false), (9, false)], 6, Some(1)),
+            (vec![(0, true), (7, true), (7, true), (8, true)], 0, None),
+        ];
+        for (taken, uid, expected) in cases {
+            assert_eq!(least(&taken, uid), expected, "{uid} comes to {taken:?}");
+        }
+    }
 }

@@ -39,6 +39,17 @@ pub fn read(path: &Path, most: u64) -> io::Result<(File, Vec<u8>)> {
     Ok((file, bytes))
 }
 
+/// Returns the first line of a regular file of text that has at most this many bytes, without surrounding
+/// spaces; `None` if the file is empty.
+///
+/// # Errors
+/// As for [`read`] and [`within`], and if the file is not UTF-8.
+pub fn first_line(path: &Path, most: u64) -> io::Result<Option<String>> {
+    let (_, bytes) = within(path, PATIENCE, move |path| read(path, most))?;
+    let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+    Ok(text.lines().next().map(|line| line.trim().to_owned()))
+}
+
 /// Calls `act` with a path in a new thread. While that call hangs, no further thread is started for
 /// the path.
 ///

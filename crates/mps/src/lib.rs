@@ -6,7 +6,6 @@ pub mod listener;
 pub mod log;
 pub mod place;
 pub mod reply;
-mod table;
 
 pub use control::{Control, ControlError, Form, PATIENCE};
 pub use listener::Listener;

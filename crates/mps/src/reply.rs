@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 
 use bailiff_snapshot::MpsStatus;
 
-use crate::table;
-
 /// A refused command or an unknown reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
@@ -73,8 +71,8 @@ pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
         return Ok(Vec::new());
     }
     let strange = || unknown(reply);
-    let rows = table::rows(reply).ok_or_else(strange)?;
-    let client = |row: &table::Row<'_>| {
+    let rows = rows(reply).ok_or_else(strange)?;
+    let client = |row: &Row<'_>| {
         let word = |title| row.cell(title).filter(|cell| !cell.is_empty()).map(str::to_owned);
         Some(Client {
             pid: row.cell("PID")?.parse().ok()?,
@@ -139,7 +137,7 @@ pub fn terminated(reply: &str) -> Result<(), ReplyError> {
 /// If the reply is neither.
 pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply).or_else(|_| {
-        let rows = table::rows(reply).ok_or_else(|| unknown(reply))?;
+        let rows = rows(reply).ok_or_else(|| unknown(reply))?;
         rows.iter()
             .map(|row| row.cell("PID").and_then(|cell| cell.parse().ok()).ok_or_else(|| unknown(reply)))
             .collect()
@@ -183,6 +181,42 @@ fn unknown(reply: &str) -> ReplyError {
         return ReplyError::NoServer;
     }
     ReplyError::Strange(text.chars().take(200).collect())
+}
+
+/// A row of a table, as pairs of title and cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row<'a>(Vec<(&'a str, String)>);
+
+impl Row<'_> {
+    /// Returns the cell in the column with this title.
+    pub(crate) fn cell(&self, title: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(title)).map(|(_, cell)| cell.as_str())
+    }
+}
+
+/// Returns the rows of a table, or `None` if the text has no titles or if a row does not match
+/// them.
+pub(crate) fn rows(text: &str) -> Option<Vec<Row<'_>>> {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let titles: Vec<&str> = lines.next()?.split_whitespace().collect();
+    titles.iter().find(|title| title.eq_ignore_ascii_case("PID"))?;
+    lines.map(|line| row(&titles, line)).collect()
+}
+
+fn row<'a>(titles: &[&'a str], line: &str) -> Option<Row<'a>> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let command = titles.iter().position(|title| title.eq_ignore_ascii_case("COMMAND"));
+    // A process that is starting or exiting may have no command, so its row contains one word less.
+    let Some(command) = command.filter(|_| words.len() + 1 >= titles.len()) else {
+        return (words.len() == titles.len())
+            .then(|| Row(titles.iter().copied().zip(words.iter().map(|word| (*word).to_owned())).collect()));
+    };
+    let after = titles.len() - command - 1;
+    let end = words.len() - after;
+    let mut cells: Vec<String> = words.get(..command)?.iter().map(|word| (*word).to_owned()).collect();
+    cells.push(words.get(command..end)?.join(" "));
+    cells.extend(words.get(end..)?.iter().map(|word| (*word).to_owned()));
+    Some(Row(titles.iter().copied().zip(cells).collect()))
 }
 
 #[cfg(test)]

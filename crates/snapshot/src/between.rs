@@ -1,21 +1,23 @@
 //! Joins a sample with the previous snapshot. Everything that is computed from two samples is computed here and in the modules
 //! that this one calls; it neither fails nor waits.
 
-mod leases;
 mod lost;
 mod quotas;
 mod still;
 mod users;
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::identity::millis;
+use crate::lease::Names;
 use crate::memory::Held;
 use crate::unreleased::Account;
 use crate::utilization::{Question, Window};
 use crate::{
-    Entry, Gap, Gaps, Gpu, GpuSample, Holder, Leases, Moment, Parts, PidNamespace, Place, Process, ProcessId,
-    Quota, Sample, Seen, Snapshot, Source, State, UnknownReason, Unreleased,
+    Entry, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, Leases, Moment, Parts, PidNamespace, Place, Process,
+    ProcessId, Quota, Sample, Seen, Snapshot, Source, State, Truth, UnknownReason, Unreleased,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
 
 /// Evidence is valid for this long plus two intervals.
 const FRESH: Duration = Duration::from_mins(1);
@@ -236,5 +238,28 @@ impl Join<'_> {
         let mut quotas = reported?;
         quotas::join(&mut quotas, self.previous, &quotas::QuotaInput { gpus, processes: &self.processes });
         Some(quotas)
+    }
+}
+
+impl Leases {
+    /// Updates the durations of each GPU from the previous sample's pool, if there is one.
+    fn carry_on(&mut self, before: Option<&Self>, window: Duration, gpus: &[Gpu]) {
+        let window = millis(window);
+        self.before_ms = before.map(|before| before.boot_ms);
+        for gpu in &mut self.gpus {
+            let before = before.and_then(|before| before.gpus.iter().find(|before| gpu.as_before(before)));
+            let seen = gpus.iter().find(|seen| gpu.is(Names::from(*seen)));
+            if let Some(before) = before {
+                gpu.since_ms = before.since_ms.saturating_add(window);
+            }
+            if gpu.gpu_state == GpuState::Leased {
+                gpu.idle = before.and(seen).map_or(Truth::Unknown, |seen| seen.idle);
+                gpu.idle_ms = match (before, gpu.idle) {
+                    (Some(before), Truth::True) => before.idle_ms.saturating_add(window),
+                    (Some(before), Truth::Unknown) => before.idle_ms,
+                    (Some(_), Truth::False) | (None, _) => 0,
+                };
+            }
+        }
     }
 }

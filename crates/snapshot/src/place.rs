@@ -15,7 +15,6 @@ pub struct Place {
     /// Path up to and including the name of the container, pod or job, in the hierarchy with that name. All
     /// its processes share this path, and none can leave it by itself. The same id at another path is a
     /// different container, pod or job.
-    #[serde(default)]
     pub boundary: Option<String>,
     /// Full container id.
     pub container: Option<String>,

@@ -26,7 +26,6 @@ pub struct DeviceProcess {
     /// Pid.
     pub pid: u32,
     /// Start time in clock ticks since boot, which with the pid identifies it; `None` from older versions.
-    #[serde(default)]
     pub start_ticks: Option<u64>,
     /// Name (`comm`).
     pub comm: String,

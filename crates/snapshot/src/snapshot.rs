@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::lease::Names;
-use crate::users::UserTotals;
 use crate::utilization::Window;
 use crate::{
-    About, BootId, DeviceProcesses, Driver, Fault, Gaps, Holder, Leases, LostGpu, Memory, Moment, Mps, Parts,
-    PidNamespace, Process, ProcessId, Quota, QuotaGpu, Reading, Relative, Source, SourceState, Stuck,
+    About, BootId, DeviceProcesses, Driver, Facts, Fault, Gaps, Holder, Leases, LostGpu, Memory, Moment, Mps,
+    Parts, PidNamespace, Process, ProcessId, Quota, QuotaGpu, Reading, Relative, Source, SourceState, Stuck,
     Telemetry, Truth, Unreleased, Why,
 };
 
@@ -144,4 +145,19 @@ impl QuotaGpu {
     pub fn among<'a>(&self, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
         gpus.iter().find(|gpu| gpu.about.id.as_ref().is_some_and(|id| self.is(&id.0)))
     }
+}
+
+/// GPU time of one user so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct UserTotals {
+    /// GPU-seconds in which the user had at least one process on the GPU.
+    pub held_seconds: f64,
+    /// Part of `held_seconds` in which all of the user's processes on the GPU were observed idle.
+    pub idle_seconds: f64,
+}
+
+/// Returns the label of a process's owner: the name if known, else the uid.
+#[must_use]
+pub fn user_label(facts: &Facts) -> Option<String> {
+    facts.user.clone().or_else(|| facts.uid.map(|uid| uid.to_string()))
 }

@@ -4,7 +4,6 @@ mod account;
 mod between;
 mod holdings;
 pub mod leases;
-mod quotas;
 
 use std::fmt;
 use std::sync::Arc;

@@ -11,12 +11,12 @@ use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
 use bailiff_snapshot::ProcessKey;
 
+use super::ActionResult;
 use super::cgroup::Boundary;
 use super::group::Group;
 use super::inbox::Inbox;
 use super::permit::{Permission, Permit, Question, Stage, carry_out};
 use super::request::ActionRequest;
-use super::result::ActionResult;
 use crate::audit::Audit;
 use crate::clock::{self, Deadline};
 use crate::process_table::Processes;

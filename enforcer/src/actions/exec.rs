@@ -9,8 +9,8 @@ use std::time::Duration;
 use bailiff_subprocess::{Late, Talk};
 use serde_json::json;
 
+use super::ActionResult;
 use super::context::{ActionContext, done};
-use super::result::ActionResult;
 use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;

@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::ActionResult;
 use super::context::{ActionContext, ExecutorSettings};
 use super::inbox::{FRESH, Inbox, Task};
 use super::permit::Question;
 use super::request::ActionRequest;
-use super::result::ActionResult;
 use super::terminate::Termination;
 use super::{exec, mps, release, signal};
 use crate::audit::Audit;

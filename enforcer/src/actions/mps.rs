@@ -8,8 +8,8 @@ use bailiff_mps::place::{DEFAULT_PIPES, PIPES};
 use bailiff_mps::{Control, ControlError, reply};
 use bailiff_proc::Pidfd;
 
+use super::ActionResult;
 use super::context::ActionContext;
-use super::result::ActionResult;
 use crate::clock::Deadline;
 use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;

@@ -5,8 +5,8 @@ use bailiff_proc::Pidfd;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::ActionResult;
 use super::request::ActionRequest;
-use super::result::ActionResult;
 use crate::audit::{Audit, BEGUN};
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Outcome;

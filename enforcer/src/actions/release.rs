@@ -5,8 +5,8 @@ use bailiff_lease::Leases as _;
 use bailiff_lease::audit::Lease;
 use bailiff_lease::{End, Ended, LeaseError, Pool};
 
+use super::ActionResult;
 use super::context::ActionContext;
-use super::result::ActionResult;
 use crate::agent;
 use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;

@@ -1,8 +1,8 @@
 //! Step `signal`: sends a signal to every process of a target, after the same checks as `terminate`.
 
+use super::ActionResult;
 use super::client::LetGo;
 use super::context::{ActionContext, done};
-use super::result::ActionResult;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::policy::Signal;
 use bailiff_engine::verdict::Outcome;

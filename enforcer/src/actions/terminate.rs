@@ -6,6 +6,8 @@ use std::time::Duration;
 use bailiff_snapshot::ProcessKey;
 
 use super::activity::Activity;
+
+use super::ActionResult;
 use super::cgroup_kill;
 use super::client::LetGo;
 use super::context::ActionContext;
@@ -13,7 +15,6 @@ use super::freezer::{self, Frozen};
 use super::group::Group;
 use super::memory::{Back, Memory, back};
 use super::permit::{Permission, Permit, Question, Stage};
-use super::result::ActionResult;
 use super::watchdog::Watchdog;
 use crate::audit::{After, HeldStill, STOPPING};
 use crate::clock::{self, Deadline};

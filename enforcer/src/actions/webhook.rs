@@ -1,9 +1,8 @@
 //! Notifications as an HTTP POST of JSON. The address is a secret, so it is in no error and no log.
 
-use std::path::Path;
 use std::time::Duration;
 
-use bailiff_lifecycle::file::{self, PATIENCE};
+use bailiff_lifecycle::file;
 use bailiff_proc::readable;
 use ureq::Agent;
 
@@ -98,17 +97,11 @@ fn why(error: &ureq::Error) -> WebhookError {
 fn url(address: &Address) -> Result<String, WebhookError> {
     let url = match address {
         Address::Url(url) => url.clone(),
-        Address::File(path) => first_line(path).ok_or(WebhookError::NoFile)?,
+        Address::File(path) => file::first_line(path, MOST).ok().flatten().ok_or(WebhookError::NoFile)?,
     };
     if url.starts_with("http://") || url.starts_with("https://") {
         Ok(url)
     } else {
         Err(WebhookError::NoAddress)
     }
-}
-
-fn first_line(path: &Path) -> Option<String> {
-    let (_, bytes) = file::within(path, PATIENCE, |path| file::read(path, MOST)).ok()?;
-    let text = String::from_utf8(bytes).ok()?;
-    text.lines().next().map(|line| line.trim().to_owned())
 }

@@ -3,7 +3,6 @@
 mod taken;
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use super::status::{AgentStatus, Judged};
 use crate::audit::Audit;
 use crate::clock;
 use bailiff_engine::engine::STALE_INTERVALS;
-use bailiff_engine::policy::{Leases, Server};
+use bailiff_engine::policy::{Address, Leases};
 
 /// Maximum time between two readings of the pool.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -70,13 +69,10 @@ pub(super) fn run(
 /// Connects to the pool of a policy.
 pub(crate) fn open(leases: &Leases) -> Result<Pool, LeaseError> {
     let address = match &leases.redis {
-        Server::Url(url) => url.clone(),
-        Server::File(path) => {
-            let read = file::within(path, file::PATIENCE, |path| file::read(path, LONGEST));
-            let text = read.and_then(|(_, bytes)| String::from_utf8(bytes).map_err(io::Error::other));
-            let text = text.map_err(|error| LeaseError::Address(format!("{} ({error})", path.display())))?;
-            text.lines().next().unwrap_or_default().trim().to_owned()
-        }
+        Address::Url(url) => url.clone(),
+        Address::File(path) => file::first_line(path, LONGEST)
+            .map_err(|error| LeaseError::Address(format!("{} ({error})", path.display())))?
+            .unwrap_or_default(),
     };
     Pool::open(&address, &leases.prefix, PATIENCE)
 }

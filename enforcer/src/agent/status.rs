@@ -33,7 +33,6 @@ pub struct Judged {
     /// Reason.
     pub why: String,
     /// Time of its release if nothing changes, in milliseconds since boot; `None` if it stays.
-    #[serde(default)]
     pub freed_at_ms: Option<u64>,
 }
 

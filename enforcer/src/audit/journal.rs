@@ -46,7 +46,6 @@ pub struct Begun {
     /// Name of the step.
     pub step: String,
     /// Boot id at the start of the action.
-    #[serde(default)]
     pub boot_id: Option<String>,
     /// Processes that the action was about to stop.
     #[serde(default)]

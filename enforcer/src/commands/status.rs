@@ -2,16 +2,16 @@
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bailiff_exposition::human::{Bytes, NOTHING, Span, UNKNOWN, ago, or_unknown};
-use bailiff_exposition::terminal::{Colors, cut, line, wrapped};
+use bailiff_exposition::terminal::Column::{self, Last, Never, To};
+use bailiff_exposition::terminal::{Cell, Colors, Table, cut, line, wrapped};
+use rustix::termios::tcgetwinsize;
 
 use super::query;
-use super::table::Shrinks::{self, Last, Never, To};
-use super::table::{Column, TextTable, WIDTH};
 use crate::control::Question;
 use crate::flags;
 use crate::status::tally::Reloaded;
@@ -19,13 +19,15 @@ use crate::status::{Cap, Flag, NOT_LOADED, PastAction, Pending, RuleStatus, Scop
 use bailiff_engine::engine::Now;
 use bailiff_engine::policy::Mode;
 
+/// Width of text, and of a terminal of unknown width.
+const WIDTH: usize = 80;
 /// Maximum number of rows of a table; `--json` has all.
 const MOST_ROWS: usize = 20;
 /// Number of characters of a policy's hash.
 const SHORT_NAME: usize = 12;
 
 /// Title of a column, how it is narrowed, and its cell for a row.
-type TableColumn<T> = (&'static str, Shrinks, fn(&T, Now) -> String);
+type TableColumn<T> = (&'static str, Column, fn(&T, Now) -> String);
 
 const RULES: [TableColumn<RuleStatus>; 7] = [
     ("RULE", Last, |rule, _| rule.name.clone()),
@@ -214,16 +216,24 @@ fn listed<'a, T: 'a>(
     if all == 0 {
         return String::new();
     }
-    let titles: Vec<Column> = columns.iter().map(|(title, shrinks, _)| (*title, *shrinks)).collect();
-    let mut table = TextTable::new(&titles);
-    for item in items.take(MOST_ROWS) {
-        table.row(columns.iter().map(|(.., cell)| cell(item, now)));
-    }
-    let mut text = table.end(width, colors);
+    let titles = columns.iter().map(|(title, shrinks, _)| (*title, *shrinks)).collect();
+    let row = |item: &T| columns.iter().map(|(.., cell)| Cell::from(cell(item, now))).collect();
+    let table = Table::new(titles, items.take(MOST_ROWS).map(row).collect());
+    let mut text = format!("\n{}\n", table.lines(width.unwrap_or(usize::MAX), colors).join("\n"));
     if all > MOST_ROWS {
         let _ = writeln!(text, "and {} more; --json shows all", all - MOST_ROWS);
     }
     text
+}
+
+/// Returns the width of the terminal; `None` if standard output is not one.
+#[must_use]
+pub fn columns() -> Option<usize> {
+    let out = io::stdout();
+    out.is_terminal().then(|| match tcgetwinsize(&out) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+        _ => WIDTH,
+    })
 }
 
 fn since(at: f64, now: Now) -> Duration {

@@ -326,7 +326,6 @@ pub struct InFlight {
     /// Time when it began.
     pub since: f64,
     /// Why SIGKILL is delayed.
-    #[serde(default)]
     pub waits: Option<String>,
 }
 

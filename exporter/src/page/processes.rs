@@ -1,7 +1,7 @@
 //! Metrics of single processes, and sums over the processes without series of their own.
 
 use bailiff_exposition::{Column, Labels, Number, PRESENT, Writer};
-use bailiff_snapshot::users::user_label;
+use bailiff_snapshot::user_label;
 use bailiff_snapshot::{Engines, Facts, Gpu, Holder, Process, Snapshot, State, Utilization};
 
 use super::gpus;

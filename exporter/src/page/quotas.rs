@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bailiff_exposition::{Column, Family, Labels, Number, PRESENT, Writer};
-use bailiff_snapshot::{Process, ProcessId, Quota, QuotaGpu, Snapshot, Truth, users::user_label};
+use bailiff_snapshot::{Process, ProcessId, Quota, QuotaGpu, Snapshot, Truth, user_label};
 
 use super::gpus;
 use crate::metrics;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bailiff_exposition::{Labels, Writer};
-use bailiff_snapshot::{Facts, Holder, Place, Snapshot, UserTotals, users::user_label};
+use bailiff_snapshot::{Facts, Holder, Place, Snapshot, UserTotals, user_label};
 
 use super::gpus;
 use crate::metrics;

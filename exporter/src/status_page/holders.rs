@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bailiff_exposition::html::{Cell, Html, Table};
 use bailiff_exposition::human::{Bytes, Span};
 use bailiff_snapshot::{
-    Facts, Fault, Gpu, Holder, Place, Process, Snapshot, Source, Utilization, users::user_label,
+    Facts, Fault, Gpu, Holder, Place, Process, Snapshot, Source, Utilization, user_label,
 };
 
 use super::reasons;

@@ -179,6 +179,28 @@ mod tests {
     }
 
     #[test]
+    fn names_shrink_last_and_what_identifies_never() {
+        let columns = vec![("TARGET", Column::Last), ("STEPS", Column::To(5)), ("N", Column::Never)];
+        let row = |cells: [&str; 3]| cells.map(Cell::from).to_vec();
+        let table = Table::new(
+            columns,
+            vec![row(["workload:tree:41@98", "flag, terminate", "12345"]), row(["x\ny", "", ""])],
+        );
+        let whole = "workload:tree:41@98 flag, terminate 12345";
+        for (limit, expected) in [
+            (usize::MAX, whole),
+            (80, whole),
+            (36, "workload:tree:41@98 flag, ter… 12345"),
+            (31, "workload:tree:41@98 flag… 12345"),
+            (25, "workload:tre… flag… 12345"),
+            (3, "workloa… flag… 12345"),
+        ] {
+            let lines = table.lines(limit, Colors::Plain);
+            assert_eq!((lines[1].as_str(), lines[2].as_str()), (expected, "x y"), "{limit}");
+        }
+    }
+
+    #[test]
     fn colours_do_not_count_as_width() {
         assert_eq!(
             table(&[["1", "eve", "x"]]).lines(80, Colors::Colour),

@@ -5,72 +5,57 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
+use serde_with_macros::apply;
 
 /// A text with its position in the file.
 pub(super) type Text = Spanned<String>;
 
 /// The whole file.
+#[apply(crate = "serde_with_macros", Option => #[serde(deserialize_with = "present")])]
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
-    #[serde(deserialize_with = "present")]
     pub(super) tls_server_config: Option<Spanned<Tls>>,
-    #[serde(deserialize_with = "present")]
     pub(super) http_server_config: Option<Http>,
-    #[serde(deserialize_with = "present")]
     pub(super) basic_auth_users: Option<Spanned<BTreeMap<String, Text>>>,
-    #[serde(deserialize_with = "present")]
     pub(super) rate_limit: Option<Spanned<Rate>>,
 }
 
 /// `tls_server_config`
+#[apply(crate = "serde_with_macros", Option => #[serde(deserialize_with = "present")])]
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Tls {
-    #[serde(deserialize_with = "present")]
     pub(super) cert: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) cert_file: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) key: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) key_file: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) client_ca: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) client_ca_file: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) client_auth_type: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) client_allowed_sans: Option<Spanned<Vec<Text>>>,
-    #[serde(deserialize_with = "present")]
     pub(super) min_version: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) max_version: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) cipher_suites: Option<Spanned<Vec<Text>>>,
-    #[serde(deserialize_with = "present")]
     pub(super) prefer_server_cipher_suites: Option<bool>,
-    #[serde(deserialize_with = "present")]
     pub(super) curve_preferences: Option<Spanned<Vec<Text>>>,
 }
 
 /// `http_server_config`
+#[apply(crate = "serde_with_macros", Option => #[serde(deserialize_with = "present")])]
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Http {
-    #[serde(deserialize_with = "present")]
     pub(super) http2: Option<Spanned<bool>>,
     pub(super) headers: BTreeMap<String, Text>,
 }
 
 /// `rate_limit`
+#[apply(crate = "serde_with_macros", Option => #[serde(deserialize_with = "present")])]
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Rate {
-    #[serde(deserialize_with = "present")]
     pub(super) interval: Option<Text>,
-    #[serde(deserialize_with = "present")]
     pub(super) burst: Option<Spanned<u32>>,
 }
 

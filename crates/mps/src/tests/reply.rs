@@ -152,3 +152,25 @@ proptest! {
         let _ = (memory_limit(&reply), terminated(&reply), servers_v3(&reply));
     }
 }
+
+#[test]
+fn columns_are_found_by_title_and_commands_may_have_blanks() {
+    let text = "PID  COMMAND  PRIORITY\n 7  a b  c 1\n8 x 0\n9 0\n";
+    let rows = rows(text).unwrap();
+    let cells: Vec<_> =
+        rows.iter().map(|row| (row.cell("pid"), row.cell("COMMAND"), row.cell("PRIORITY"))).collect();
+    let expected = [
+        (Some("7"), Some("a b c"), Some("1")),
+        (Some("8"), Some("x"), Some("0")),
+        (Some("9"), Some(""), Some("0")),
+    ];
+    assert_eq!(cells, expected);
+    assert_eq!(rows[0].cell("SERVER"), None);
+}
+
+#[test]
+fn what_is_no_table_has_no_rows() {
+    for text in ["", "Server not found\n", "PID SERVER\n1\n", "PID SERVER\n1 2 3\n", "PID ID COMMAND\n1\n"] {
+        assert_eq!(rows(text), None, "{text:?}");
+    }
+}

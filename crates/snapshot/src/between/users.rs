@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::users::{UserTotals, user_label};
+use crate::snapshot::{UserTotals, user_label};
 use crate::{Gpu, Moment, Process, ProcessId, Snapshot};
 
 pub(crate) struct UserInput<'a> {

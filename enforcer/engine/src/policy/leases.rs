@@ -1,10 +1,9 @@
 //! Parses `leases`: the lease pool that this node's agent maintains.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::keys;
+use super::{Address, keys};
 use crate::yaml::{Faults, Fields, Node, expected, flag, some_time, text};
 
 /// `GPU.py` takes a GPU and records it within a millisecond.
@@ -14,7 +13,7 @@ const LOST_AFTER: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leases {
     /// Address of the server.
-    pub redis: Server,
+    pub redis: Address,
     /// Prefix of all keys.
     pub prefix: String,
     /// Whether leases of exited holders are released.
@@ -23,25 +22,6 @@ pub struct Leases {
     pub legacy_idle_grace: Option<Duration>,
     /// How long a GPU must be in no list and unused before it returns to the pool.
     pub lost_after: Duration,
-}
-
-/// Address of Redis.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Server {
-    /// In the rules file.
-    Url(String),
-    /// In the first line of another file.
-    File(PathBuf),
-}
-
-/// Hides the address, which may contain a password.
-impl fmt::Debug for Server {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Url(_) => out.write_str("Url(..)"),
-            Self::File(path) => write!(out, "File({})", path.display()),
-        }
-    }
 }
 
 /// Parses the section; `None` if it is invalid.
@@ -71,12 +51,12 @@ fn server(
     (node, fields): (&Node, &Fields<'_>),
     is_address: fn(&str) -> bool,
     faults: &mut Faults,
-) -> Option<Server> {
+) -> Option<Address> {
     match (fields.get("redis"), fields.get("redis_file")) {
         (Some(url), None) => {
             let address = text(url, "a URL, such as `redis://127.0.0.1:6379/0`", faults)?;
             if is_address(address) {
-                return Some(Server::Url(address.to_owned()));
+                return Some(Address::Url(address.to_owned()));
             }
             expected(url, "an address, such as `redis://HOST:PORT/DB` or `redis+unix:///PATH`", faults);
             None
@@ -84,7 +64,7 @@ fn server(
         (None, Some(file)) => {
             let path = text(file, "an absolute path, such as `/etc/bailiff/redis-url`", faults)?;
             if Path::new(path).is_absolute() {
-                return Some(Server::File(path.into()));
+                return Some(Address::File(path.into()));
             }
             expected(file, "an absolute path, which begins with `/`", faults);
             None

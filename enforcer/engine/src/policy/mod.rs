@@ -20,6 +20,7 @@ mod span;
 mod steps;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ use crate::value::Test;
 pub use crate::yaml::{Fault, FaultSeverity, FaultStyle, Faults};
 
 pub use condition::{Condition, Field, Leaf, Pattern, Selector};
-pub use leases::{Leases, Server};
+pub use leases::Leases;
 pub use load::{LoadContext, Loaded, load};
 pub use schema::schema;
 pub use span::Span;
@@ -276,13 +277,23 @@ pub enum Channel {
     Exec(Vec<String>),
 }
 
-/// An address of a webhook.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Address of a server: of a webhook or of Redis.
+#[derive(Clone, PartialEq, Eq)]
 pub enum Address {
-    /// As it stands.
+    /// In the rules file.
     Url(String),
-    /// In the first line of a file, read again for each notice.
+    /// In the first line of another file, read again for each use.
     File(PathBuf),
+}
+
+/// Hides the address, which may contain a password.
+impl fmt::Debug for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(_) => out.write_str("Url(..)"),
+            Self::File(path) => write!(out, "File({})", path.display()),
+        }
+    }
 }
 
 /// Whether a comparison names a state in which a process is on hold.

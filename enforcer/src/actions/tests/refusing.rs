@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use bailiff_engine::guard::Protect;
-use bailiff_engine::policy::{Leases, Server};
+use bailiff_engine::policy::{Address, Leases};
 use bailiff_engine::verdict::Outcome;
 
 const LONG: Duration = Duration::from_secs(40);
@@ -217,7 +217,7 @@ fn what_has_no_processes_is_not_signalled() {
     assert_eq!(nowhere, "the policy has no `leases` section");
     let mut request = request(subject(Kind::Lease, "lease:a#1", &[]), Action::ReleaseLease);
     request.leases = Some(Arc::new(Leases {
-        redis: Server::Url("redis+unix:///nowhere.sock".to_owned()),
+        redis: Address::Url("redis+unix:///nowhere.sock".to_owned()),
         prefix: "GPU".to_owned(),
         reap: true,
         legacy_idle_grace: None,

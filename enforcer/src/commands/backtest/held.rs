@@ -1,8 +1,8 @@
 //! The data of one exporter in Prometheus: the metrics from which snapshots are rebuilt, with their samples by
 //! scrape.
 
-use super::answer::{Labels, Series};
 use super::api::{Api, Refused};
+use super::api::{Labels, Series};
 
 /// Metric whose samples show the times of scrapes.
 pub(super) const ANCHOR: &str = "bailiff_snapshots_total";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::answer::Sample;
+use super::api::Sample;
 use super::api::{Api, Refused};
 use super::held::{ANCHOR, Scraped, TAKEN};
 

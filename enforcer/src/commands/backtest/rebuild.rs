@@ -9,9 +9,9 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
 
 use super::Children;
-use super::answer::Labels;
+use super::api::Labels;
 use super::held::{ANCHOR, Scrape, Scraped, TAKEN};
-use super::usage::{Window, growth};
+use super::{Window, growth};
 
 /// Start times that differ by less belong to one process, because the clock behind them drifts.
 const SAME_START: f64 = 2.0;

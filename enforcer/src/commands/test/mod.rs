@@ -25,10 +25,8 @@
 //! `replay`, one that would have been ended goes on as its series say.
 
 mod fixture;
-mod mps;
 mod parse;
 mod pool;
-mod print;
 mod quota;
 mod script;
 mod series;
@@ -36,11 +34,15 @@ mod timeline;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_engine::policy::{FaultStyle, Faults, Policy, load};
+use bailiff_engine::verdict::{Verdict, What};
+use bailiff_engine::view::View;
+use bailiff_engine::yaml::{self, Fault, Fields};
 use bailiff_lifecycle::exit::Exit;
 use serde::Serialize;
 
@@ -49,11 +51,8 @@ use self::script::{Case, Pattern};
 use self::timeline::TimelineReader;
 use super::playback::Playback;
 use super::{Failure, files, layout};
+use crate::commands::layout::{Layout, count, foreign};
 use crate::flags;
-use bailiff_engine::policy::{FaultStyle, Faults, Policy, load};
-use bailiff_engine::verdict::{Verdict, What};
-use bailiff_engine::view::View;
-use bailiff_engine::yaml::{self, Fault, Fields};
 
 /// Description of a rules file.
 const RULES: &str =
@@ -130,7 +129,7 @@ pub fn run(flags: &flags::Test, out: &mut dyn Write) -> Result<Exit, Failure> {
     if flags.json {
         super::replay::json(&reports, out)?;
     } else {
-        reports.iter().try_for_each(|report| print::print(report, out))?;
+        reports.iter().try_for_each(|report| print(report, out))?;
     }
     Ok(if reports.iter().all(RuleTestReport::passed) { Exit::Done } else { Exit::Failed })
 }
@@ -305,4 +304,48 @@ pub(in crate::commands) fn staged(text: &str, policy: &Arc<Policy>) -> Vec<baili
     assert!(faults.is_empty(), "{faults}");
     let mut playing = TimelineReader::new(&case.fixture);
     (0..case.samples).filter_map(|_| playing.next()).collect()
+}
+
+/// Maximum number of listed steps per test.
+const SHOWN_STEPS: usize = 40;
+
+/// Writes a report.
+fn print(report: &RuleTestReport, out: &mut dyn Write) -> io::Result<()> {
+    let mut layout = Layout::default();
+    layout.say(0, &format!("Testing rules with {}", report.file));
+    let failed = report.tests.iter().filter(|test| !test.failures.is_empty());
+    for test in failed.clone() {
+        layout.gap();
+        failure(test, &mut layout);
+    }
+    let failed = failed.count();
+    let all = count(report.tests.len() as u64, ("test", "tests"));
+    if failed == 0 {
+        layout.say(2, &format!("SUCCESS: {all}"));
+    } else {
+        layout.gap();
+        layout.say(2, &format!("FAILED: {failed} of {all}"));
+    }
+    out.write_all(layout.text().as_bytes())
+}
+
+fn failure(test: &TestReport, layout: &mut Layout) {
+    layout.say(
+        2,
+        &format!("FAILED: {}", test.name.split_whitespace().map(foreign).collect::<Vec<_>>().join(" ")),
+    );
+    for mismatch in &test.failures {
+        layout.say(4, &format!("expected: {}", mismatch.expected));
+        layout.say(4, &format!("     got: {}", mismatch.got));
+    }
+    if test.steps.is_empty() {
+        return layout.say(4, "no steps were taken");
+    }
+    layout.say(4, "steps taken:");
+    for step in test.steps.iter().take(SHOWN_STEPS) {
+        layout.say(6, &format!("{}: {step}, streak {}", step.when(), step.streak));
+    }
+    if let Some(more) = test.steps.len().checked_sub(SHOWN_STEPS).filter(|more| *more > 0) {
+        layout.say(6, &format!("and {more} more; --json shows all"));
+    }
 }

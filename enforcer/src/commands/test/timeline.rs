@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bailiff_snapshot::{Fault, PidNamespace, State, Word, wire};
 
 use super::fixture::{Fixture, TestProcess, UPTIME, millis, percent, whole};
-use super::mps::mps;
+use super::quota::mps;
 use super::quota::quotas;
 use super::series::Timeline;
 
