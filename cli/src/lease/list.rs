@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::abandoned::abandoned;
 use super::format::{self, as_json, escaped, holder, lease, span};
-use super::{flags, gpus, open};
 use super::request::user_name;
+use super::{flags, gpus, open};
 use crate::exit::{Failure, succeed};
 use crate::output::{joined, print_message, print_stdout};
 

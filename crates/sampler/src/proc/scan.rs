@@ -242,14 +242,13 @@ impl Processes {
 
     /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
     fn identify(&mut self, stat: &Stat, opened: Option<Opened>, at: Moment) -> Result<Known, ReadError> {
-        let (process, held) = match opened {
-            Some(opened) => opened,
-            None => {
-                let process = self.proc.process(stat.key.pid)?;
-                process.check(stat.key)?;
-                let held = process.hold("stat")?;
-                (process, held)
-            }
+        let (process, held) = if let Some(opened) = opened {
+            opened
+        } else {
+            let process = self.proc.process(stat.key.pid)?;
+            process.check(stat.key)?;
+            let held = process.hold("stat")?;
+            (process, held)
         };
         let cgroup = process.cgroup()?;
         let cgroup = String::from_utf8_lossy(&cgroup);
