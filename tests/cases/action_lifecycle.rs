@@ -238,7 +238,7 @@ fn sigkill_waiting_for_the_state_is_cancelled_by_pause() {
     fixture.assert_result("`pause`");
 }
 
-/// Asserts that the SIGKILL is due and waits for this reason.
+/// Asserts that the SIGKILL is due but delayed, and that `why` is the reported reason.
 fn assert_sigkill_waits(enforcer: &Enforcer, tenant: &Tenant, why: &str) {
     enforcer.until_status(why, |status| {
         status["in_flight"]["waits"]

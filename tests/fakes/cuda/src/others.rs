@@ -1,4 +1,5 @@
-//! Memory of other processes and interfaces. It gets a handle here, but is not charged.
+//! Memory imported from other processes or other APIs, such as graphics. It gets a handle here, but does not count as
+//! this process's memory.
 
 use std::ffi::{c_uint, c_void};
 
