@@ -25,7 +25,7 @@ const HEAD: &str = "# Metrics of bailiff-enforcer
 Generated from `enforcer/src/metrics.rs`. A series is absent if its value was not observed; for example, a rule that has
 not been evaluated yet has no number of matches, rather than 0. Counters of steps and notifications start at 0 when the
 enforcer starts, for every possible result, so that `increase()` includes the first event. Counters about leases and the
-stream appear with their first event. `target` is the name that `bailiff-enforcer status` and the audit log show.
+connection to the exporter's stream appear with their first event. `target` is the name that `bailiff-enforcer status` and the audit log show.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

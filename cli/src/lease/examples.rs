@@ -75,7 +75,7 @@ Only leases with an expiry time in a Redis pool can be extended. `acquire --dura
 `run --max-time` create such leases.
 
 Exit codes: 0: success; 3: the lease is not held any more; 4: unknown lease; 64: invalid flags, a
-lease without an expiry time, or this machine's own pool; 69: Redis does not respond.";
+lease without an expiry time, or one in this machine's own pool; 69: Redis does not respond.";
 
 pub(crate) const LIST: &str = "\
 Examples:
@@ -116,8 +116,8 @@ Examples:
                                              recreate the pool, if no lease is held
 
 Exit codes: 0: success; 64: invalid flags, the pool already exists, or no such GPU; 69: the driver
-lists no GPUs (use --gpus), Redis does not respond, or the directory cannot be used; 75: a lease is
-held (--force).";
+lists no GPUs (use --gpus), Redis does not respond, or the directory cannot be used; 75: --force is
+set, but a lease is held.";
 
 pub(crate) const REAP: &str = "\
 Examples:

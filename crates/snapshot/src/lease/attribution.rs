@@ -86,8 +86,8 @@ impl Leases {
     ///
     /// The pool and the GPU are read shortly after each other. A process that received its lease in between
     /// would appear to have none. [`Attribution::Nothing`] is therefore returned only if the previous sample
-    /// showed the same state of the GPU and the process is older. The next sample is checked again before an
-    /// action.
+    /// showed the same state of the GPU and the process started before that sample. The check is repeated
+    /// with the next sample before an action.
     #[must_use]
     pub fn lease_of(&self, members: &Members<'_>, gpu: Option<&PoolGpu>) -> Attribution<'_> {
         let Some(gpu) = gpu.and_then(|gpu| self.gpus.iter().find(|ours| ours.id == gpu.id)) else {
