@@ -10,13 +10,13 @@ RULE_INFO Info One "bailiff_rule_info" ["rule mode target"]
     "Modes: dry-run, enforce. mode is the effective mode: dry-run also if --dry-run is set or a permission is missing. Targets: process, workload, gpu, lease, mps_server.";
 RULE_MATCHES Gauge One "bailiff_rule_matches" ["rule"]
     "Targets that have met the rule's condition for its full duration."
-    "Absent before the rule evaluated its first snapshot.";
+    "Absent until the rule has been evaluated for the first time.";
 RULE_PENDING Gauge One "bailiff_rule_pending" ["rule"]
     "Targets that meet the rule's condition, but not yet for its full duration."
-    "Absent before the rule evaluated its first snapshot.";
+    "Absent until the rule has been evaluated for the first time.";
 RULE_UNKNOWN Gauge One "bailiff_rule_unknown" ["rule"]
     "Targets for which the rule's condition could not be evaluated in the last snapshot."
-    "The rule neither matches nor acts on these targets. Absent before the rule evaluated its first snapshot.";
+    "The rule neither matches nor acts on these targets. Absent until the rule has been evaluated for the first time.";
 STEPS Counter One "bailiff_steps_total" ["rule step mode result"]
     "Completed steps, by rule, step, mode and result."
     "Steps: flag, notify, signal, terminate, release_lease, shutdown_mps, exec. Result dry_run: everything except the action was done. All combinations that are possible for a rule start at 0.";

@@ -60,7 +60,7 @@ pub(crate) const RELEASE: &str = "\
 Examples:
   bailiff lease release                      release the lease in BAILIFF_LEASE_ID, as set by acquire
   bailiff lease release --gpu 3              release the lease on GPU 3
-  bailiff lease release --mine               release your acquire and adopt leases; print how many
+  bailiff lease release --mine               release all you acquired or adopted; print how many
 
 Exit codes: 0: the GPUs are free now, or already were; 3: the lease belongs to another holder or
 to a running command, or the GPU is not leased; 4: unknown lease; 64: invalid flags, or no such

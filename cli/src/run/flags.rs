@@ -15,8 +15,8 @@ Examples:
   bailiff run --gpus 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
       Wait up to an hour for two GPUs, and release them when the command exits.
   bailiff run --gpus 1 --vram 40GiB --idle-timeout 30m --max-time 12h -- python train.py
-      Also stop the command when its GPU was idle for half an hour (SIGQUIT) or after twelve
-      hours (SIGTERM), and kill remaining processes 10 s later.
+      Also stop the command when its GPU has been idle for half an hour (SIGQUIT) or after
+      twelve hours (SIGTERM), and kill remaining processes 10 s later.
 
 Exit codes:
   the command's exit code; 128 plus the signal number if a signal ended the command or the

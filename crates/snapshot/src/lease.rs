@@ -124,7 +124,8 @@ pub struct Held {
     pub priority: i32,
     /// Process that holds the lease, if it is of this boot and PID namespace.
     pub holder: Option<ProcessKey>,
-    /// Other processes that may hold the lease by the rules of GPU.py: the shells that contain the holder.
+    /// Other processes that may hold the lease by the rules of GPU.py: ancestors of the holder, such as the shell
+    /// that started it as a subshell, or the program that reads the output of GPU.py.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<ProcessKey>,
     /// Whether the holder or a process in `chain` is alive. Their children may outlive them and

@@ -1,4 +1,4 @@
-//! Adds the window between two samples to what each user has held.
+//! Adds each user's GPU time between two samples to the user's totals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -227,7 +227,7 @@ impl<'a> Work<'a> {
 fn notes((policy, plan): (&Policy, &Plan<'_>), (interval, tick): (Duration, Duration)) -> Vec<String> {
     let shown = |time: Duration| humantime::format_duration(time).to_string();
     let mut notes = vec![format!(
-        "one snapshot per scrape (every {}); the exporter's sampling interval is {}, so durations that rules give in samples count scrapes here",
+        "one snapshot per scrape (every {}); numbers of samples in the rules are converted to times at the exporter's sampling interval of {}",
         shown(interval),
         shown(tick)
     )];
