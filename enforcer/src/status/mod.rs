@@ -151,7 +151,9 @@ impl Breaker {
     pub const fn closes(self) -> &'static str {
         match self {
             Self::Mass => "resume closes it",
-            Self::Failures | Self::Unknown => "closes when its cause has been absent for the time limits.breaker_reset, or by resume",
+            Self::Failures | Self::Unknown => {
+                "closes when its cause has been absent for the time limits.breaker_reset, or by resume"
+            }
         }
     }
 
