@@ -132,6 +132,8 @@ fn served_waiter_leaves_the_queue_with_its_first_call() {
             (pool, grant(status))
         });
         wait_for_queue(&path, 1);
+        // Reading the GPUs takes the gate lock, so the waiter's first attempt, under that lock, is over.
+        assert_eq!(gpus(&path)[0].owner.as_deref(), Some("holder"));
         drop(holder);
         let (mut pool, first) = waiter.join().unwrap();
         assert_eq!(tickets(&path), 1, "the ticket is still in the queue");
