@@ -175,11 +175,11 @@ fn limit_above_the_gpu_is_refused_with_its_size() {
         command.output().unwrap()
     };
     for (flags, visible, size) in [
-        (&["--vram", "400TiB"][..], "0,1", "GPU 0 has (80.0 GiB)"),
-        (&["--vram", "400TiB", "--quiet"], "0", "GPU 0 has (80.0 GiB)"),
-        (&["--vram", "40GiB"], "1", "GPU 1 has (24.0 GiB)"),
-        (&["--vram", "81GiB", "--gpus", "1"], "1", "GPU 0 has (80.0 GiB)"),
-        (&["--min-free", "81GiB"], "0", "GPU 0 has (80.0 GiB)"),
+        (&["--vram", "400TiB"][..], "0,1", "exceeds the memory of GPU 0 (80.0 GiB)"),
+        (&["--vram", "400TiB", "--quiet"], "0", "exceeds the memory of GPU 0 (80.0 GiB)"),
+        (&["--vram", "40GiB"], "1", "exceeds the memory of GPU 1 (24.0 GiB)"),
+        (&["--vram", "81GiB", "--gpus", "1"], "1", "exceeds the memory of GPU 0 (80.0 GiB)"),
+        (&["--min-free", "81GiB"], "0", "exceeds the memory of GPU 0 (80.0 GiB)"),
     ] {
         let output = limited(flags, visible);
         assert_eq!(code(&output), 64, "{flags:?}: {output:?}");
