@@ -58,7 +58,7 @@ not respond; 75: the GPU is already leased.";
 
 pub(crate) const RELEASE: &str = "\
 Examples:
-  bailiff lease release                      release the lease in BAILIFF_LEASE_ID, as set by acquire
+  bailiff lease release                      release the lease named by BAILIFF_LEASE_ID
   bailiff lease release --gpu 3              release the lease on GPU 3
   bailiff lease release --mine               release all you acquired or adopted; print how many
 
