@@ -129,7 +129,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer check /etc/bailiff/rules.yaml
-  bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   also check that the node uses it
+  bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   and that the node uses it
   kubectl get configmap rules -o jsonpath='{.data.rules\\.yaml}' | bailiff-enforcer check -
 
 Exit codes: 0: all files are valid; 1: the node runs another policy or does not respond;
@@ -345,6 +345,7 @@ invalid, and the previous rules stay in force.";
 const SCHEMA: &str = "Examples:
   bailiff-enforcer schema > rules.schema.json
 
-Editors use the schema if the rules file begins with `# yaml-language-server: $schema=rules.schema.json`.
+Editors use the schema if the rules file begins with
+`# yaml-language-server: $schema=rules.schema.json`.
 
 Exit codes: 0: success; 1: the schema cannot be written; 64: invalid flags.";
