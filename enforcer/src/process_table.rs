@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use bailiff_engine::guard;
 use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
 use bailiff_proc::{Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::workload::LONGEST_PATH;
@@ -200,7 +201,11 @@ impl Processes {
         let process = self.proc.process(pid)?;
         let (uid, cgroup) = (process.owner()?, process.cgroup()?);
         let (place, unified) = places.entry(cgroup).or_insert_with_key(|text| located(text)).clone();
-        Ok((ProcessInfo { stat: process.stat()?, uid, place, unified }, process))
+        let stat = process.stat()?;
+        let named = guard::is_named(&stat.comm, place.container.is_some());
+        let exe = if named { process.exe().ok() } else { None };
+        let exe_uid = if named { process.exe_owner().ok() } else { None };
+        Ok((ProcessInfo { stat, uid, place, unified, exe, exe_uid }, process))
     }
 
     /// Returns whether a GPU device file is open. If the leader thread has exited, only other threads show

@@ -110,7 +110,7 @@ fn status_on_a_terminal_has_80_columns() {
         "gpu-7  bailiff-enforcer 0.1.0\n",
         "policy   /etc/bailiff/rules.yaml, abababababab, loaded 16 min 40 s ago\n",
         "         rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is\n",
-        "stream   /run/bailiff/stream.sock, snapshot 720, 2 s ago\n",
+        "stream   /run/bailiff/exporter/stream.sock, snapshot 720, 2 s ago\n",
         "dry run  for all rules: --dry-run\n",
         "held     paused by an administrator, for 1 h 0 min more (by root: upgrade)\n",
         "breaker  mass, opened 0 s ago: 5 of 8 matched; resume closes it\n",

@@ -42,6 +42,7 @@ mod reload;
 mod restart;
 mod run;
 mod run_lifecycle;
+mod second_user;
 mod status_page;
 mod structure;
 mod stuck_holders;

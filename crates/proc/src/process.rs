@@ -228,6 +228,11 @@ impl Process {
         self.link("exe")
     }
 
+    /// Returns the owner of the program's file.
+    pub fn exe_owner(&self) -> Result<u32, ReadError> {
+        Ok(self.attributes("exe")?.st_uid)
+    }
+
     /// Returns the redacted command line; `None` if it is unreadable or the process has cleared it.
     #[must_use]
     pub fn command(&self) -> Option<String> {

@@ -121,6 +121,8 @@ pub struct Facts {
     pub workload: Option<String>,
     /// Path of its program; `None` without permission.
     pub exe: Option<String>,
+    /// Owner of the program's file; `None` without permission.
+    pub exe_uid: Option<u32>,
     /// Role in MPS, if any.
     pub role: Option<Role>,
     /// Lease named in its environment; read only if leases are exported.
@@ -174,6 +176,8 @@ pub struct Relative {
     pub place: Arc<Place>,
     /// Path of its program; `None` without permission, or if too long.
     pub exe: Option<String>,
+    /// Owner of the program's file; `None` without permission.
+    pub exe_uid: Option<u32>,
     /// Command line without secrets; `None` unless command lines are read.
     pub command: Option<String>,
     /// Workload, as text.

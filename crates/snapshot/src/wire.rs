@@ -101,6 +101,8 @@ pub struct Relative {
     pub place: Arc<Place>,
     /// Path of its program, if readable.
     pub exe: Option<String>,
+    /// Owner of the program's file, if readable.
+    pub exe_uid: Option<u32>,
     /// Command line without secrets, if command lines are read.
     pub command: Option<String>,
     /// CPU time of all threads, in seconds.
@@ -260,6 +262,8 @@ pub struct Facts {
     pub workload: Option<String>,
     /// Path of its program, if readable.
     pub exe: Option<String>,
+    /// Owner of the program's file, if readable.
+    pub exe_uid: Option<u32>,
     /// Group names of its owner, once the name service has answered.
     pub groups: Option<Vec<String>>,
     /// Role in MPS.

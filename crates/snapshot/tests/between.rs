@@ -29,6 +29,7 @@ fn facts(pid: u32, start_ticks: u64) -> Facts {
         reaped_cpu_seconds: Some(0.5),
         workload: Some(format!("tree:{pid}@7")),
         exe: Some("/usr/bin/python3.13".into()),
+        exe_uid: Some(0),
         ..fixtures::facts(ProcessKey { pid, start_ticks })
     }
 }
@@ -193,6 +194,7 @@ fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
         user: Some("alice".into()),
         place: Place { cgroup: "/here".into(), ..Place::default() }.into(),
         exe: Some("/usr/bin/sh".into()),
+        exe_uid: Some(0),
         command: None,
         workload: "tree:41@7".into(),
         cpu_seconds: 2.5,
@@ -317,6 +319,7 @@ fn orphaned_process_is_stuck_after_three_idle_windows_of_its_workload() {
         user: None,
         place: Place::default().into(),
         exe: None,
+        exe_uid: Some(0),
         command: None,
         workload: "tree:100@7".to_owned(),
         cpu_seconds: cpu,

@@ -10,57 +10,108 @@ use bailiff_snapshot::{ProcessKey, State};
 use crate::process::{Devices, ProcessInfo};
 use crate::verdict::{Member, Outcome, Subject};
 
-/// Names of processes that no rule may act upon, as the kernel truncates them (15 bytes), with the reason. A
-/// star matches any suffix.
-const PROTECTED: [(&str, &str); 7] = [
-    ("nvidia-persiste*", "it is a driver service"),
-    ("nv-fabricmanage*", "it is a driver service"),
-    ("nvidia-fabricma*", "it is a driver service"),
-    ("nv-hostengine", "it is DCGM"),
-    ("dcgm*", "it is DCGM"),
-    ("nvidia-dcgm", "it is DCGM"),
-    ("nvidia-cuda-mps*", "it is part of MPS"),
+/// Programs that no rule may act upon.
+struct Protected {
+    why: &'static str,
+    /// Names as the kernel truncates them (15 bytes). A star matches any suffix.
+    names: &'static [&'static str],
+    runs_as: RunsAs,
+    /// Whether they are protected in containers too. A container's own services are part of the container.
+    contained: bool,
+}
+
+/// Who runs a program. Any process can choose its name, so a name alone protects nothing.
+#[derive(PartialEq, Eq)]
+enum RunsAs {
+    /// Only root and system users do.
+    System,
+    /// Any user may. The name of the program's file must be one of its names.
+    Anyone,
+}
+
+/// The lowest uid of people, as in Debian's and Red Hat's `login.defs`.
+const FIRST_USER: u32 = 1000;
+
+const fn on_host(why: &'static str, names: &'static [&'static str]) -> Protected {
+    Protected { why, names, runs_as: RunsAs::System, contained: false }
+}
+
+const PROTECTED: [Protected; 11] = [
+    Protected {
+        contained: true,
+        ..on_host("it is a driver service", &["nvidia-persiste*", "nv-fabricmanage*", "nvidia-fabricma*"])
+    },
+    Protected { contained: true, ..on_host("it is DCGM", &["nv-hostengine", "dcgm*", "nvidia-dcgm"]) },
+    Protected {
+        contained: true,
+        runs_as: RunsAs::Anyone,
+        ..on_host("it is part of MPS", &["nvidia-cuda-mps*"])
+    },
+    Protected {
+        runs_as: RunsAs::Anyone,
+        ..on_host(
+            "it is a display server",
+            &[
+                "Xorg*",
+                "X",
+                "Xwayland",
+                "gnome-shell",
+                "kwin_*",
+                "mutter*",
+                "sway",
+                "Hyprland",
+                "weston*",
+                "gamescope*",
+            ],
+        )
+    },
+    on_host("it is part of systemd", &["systemd*", "(sd-pam)", "(systemd)"]),
+    on_host("it is an init process", &["init", "tini"]),
+    on_host("it manages login sessions", &["sshd*", "login"]),
+    on_host("it is a message bus", &["dbus-daemon", "dbus-broker*"]),
+    on_host(
+        "it is a container runtime",
+        &[
+            "containerd",
+            "containerd-shim*",
+            "dockerd",
+            "docker-proxy",
+            "docker-init",
+            "cri-dockerd",
+            "runc*",
+            "crun*",
+            "conmon*",
+            "crio",
+        ],
+    ),
+    on_host("it is part of Kubernetes", &["kubelet", "k3s-*"]),
+    on_host("it is part of Slurm", &["slurmd", "slurmstepd", "slurmctld", "slurmdbd", "munged"]),
 ];
 
-/// The same, for processes outside containers only. In a container such a process is part of the container.
-const PROTECTED_ON_HOST: [(&str, &str); 36] = [
-    ("systemd*", "it is part of systemd"),
-    ("(sd-pam)", "it is part of systemd"),
-    ("(systemd)", "it is part of systemd"),
-    ("init", "it is an init process"),
-    ("tini", "it is an init process"),
-    ("sshd*", "it manages login sessions"),
-    ("login", "it manages login sessions"),
-    ("dbus-daemon", "it is a message bus"),
-    ("dbus-broker*", "it is a message bus"),
-    ("containerd", "it is a container runtime"),
-    ("containerd-shim*", "it is a container runtime"),
-    ("dockerd", "it is a container runtime"),
-    ("docker-proxy", "it is a container runtime"),
-    ("docker-init", "it is a container runtime"),
-    ("cri-dockerd", "it is a container runtime"),
-    ("runc*", "it is a container runtime"),
-    ("crun*", "it is a container runtime"),
-    ("conmon*", "it is a container runtime"),
-    ("crio", "it is a container runtime"),
-    ("kubelet", "it is part of Kubernetes"),
-    ("k3s-*", "it is part of Kubernetes"),
-    ("slurmd", "it is part of Slurm"),
-    ("slurmstepd", "it is part of Slurm"),
-    ("slurmctld", "it is part of Slurm"),
-    ("slurmdbd", "it is part of Slurm"),
-    ("munged", "it is part of Slurm"),
-    ("Xorg*", "it is a display server"),
-    ("X", "it is a display server"),
-    ("Xwayland", "it is a display server"),
-    ("gnome-shell", "it is a display server"),
-    ("kwin_*", "it is a display server"),
-    ("mutter*", "it is a display server"),
-    ("sway", "it is a display server"),
-    ("Hyprland", "it is a display server"),
-    ("weston*", "it is a display server"),
-    ("gamescope*", "it is a display server"),
-];
+impl Protected {
+    fn names(&self, comm: &str) -> bool {
+        // The kernel truncates names; others are truncated alike.
+        let comm = comm.get(..15).unwrap_or(comm);
+        self.names.iter().any(|name| match name.strip_suffix('*') {
+            Some(start) => comm.starts_with(start),
+            None => comm == *name,
+        })
+    }
+
+    /// Returns whether a process with such a name really is such a program. What is unknown counts as if it
+    /// were.
+    fn is_genuine(&self, process: &Traits<'_>) -> bool {
+        let roots = process.exe_uid.is_none_or(|owner| owner == 0);
+        roots
+            && match self.runs_as {
+                RunsAs::System => process.uid.is_none_or(|uid| uid < FIRST_USER),
+                RunsAs::Anyone => process.exe.is_none_or(|path| {
+                    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+                    self.names(path.rsplit('/').next().unwrap_or_default())
+                }),
+            }
+    }
+}
 
 /// What the built-in protection examines of a process.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +124,10 @@ pub struct Traits<'a> {
     pub uid: Option<u32>,
     /// Whether it runs in a container.
     pub contained: bool,
+    /// Path of its program; `None` if unknown.
+    pub exe: Option<&'a str>,
+    /// Owner of the program's file; `None` if unknown.
+    pub exe_uid: Option<u32>,
 }
 
 /// Returns why the built-in protection exempts a process.
@@ -88,22 +143,18 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
         }
         Some(_) => {}
     }
-    named(process.comm, process.contained)
+    let protected = with_name(process.comm, process.contained);
+    protected.filter(|protected| protected.is_genuine(process)).map(|protected| protected.why)
 }
 
-/// Returns why the built-in protection exempts a process with this name.
+/// Returns whether a process with this name can be protected by its name.
 #[must_use]
-pub fn named(comm: &str, contained: bool) -> Option<&'static str> {
-    // The kernel truncates names; others are truncated alike.
-    let comm = comm.get(..15).unwrap_or(comm);
-    let on_host = PROTECTED_ON_HOST.iter().filter(|_| !contained);
-    let first = comm.as_bytes().first();
-    let mut alike = PROTECTED.iter().chain(on_host).filter(|(name, _)| name.as_bytes().first() == first);
-    let named = alike.find(|(name, _)| match name.strip_suffix('*') {
-        Some(start) => comm.starts_with(start),
-        None => comm == *name,
-    });
-    named.map(|(_, why)| *why)
+pub fn is_named(comm: &str, contained: bool) -> bool {
+    with_name(comm, contained).is_some()
+}
+
+fn with_name(comm: &str, contained: bool) -> Option<&'static Protected> {
+    PROTECTED.iter().find(|protected| (protected.contained || !contained) && protected.names(comm))
 }
 
 /// Whether root's processes outside containers are protected.
@@ -293,6 +344,8 @@ fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -
         comm: &person.stat.comm,
         uid: Some(person.uid),
         contained: person.place.container.is_some(),
+        exe: person.exe.as_deref(),
+        exe_uid: person.exe_uid,
     };
     if let Some(why) = builtin(&traits, limits.root) {
         return Some(why.to_owned());
@@ -330,7 +383,8 @@ mod tests {
             threads: 1,
             kernel_thread: false,
         };
-        ProcessInfo { stat, uid: 1000, place: Place::parse("0::/here").into(), unified: Some("/here".into()) }
+        let (place, unified) = (Place::parse("0::/here").into(), Some("/here".into()));
+        ProcessInfo { stat, uid: 1000, place, unified, exe: None, exe_uid: None }
     }
 
     fn found(pid: u32) -> Found {
@@ -371,7 +425,7 @@ mod tests {
 
     #[test]
     fn names_are_written_as_the_kernel_cuts_them() {
-        for (name, _) in PROTECTED {
+        for name in PROTECTED.iter().flat_map(|protected| protected.names) {
             assert!(name.trim_end_matches('*').len() <= 15, "{name}");
         }
     }
@@ -384,7 +438,7 @@ mod tests {
             nv-hostengine dcgm-exporter nvidia-dcgm Xorg X Xwayland gnome-shell kwin_wayland sway weston \
             nvidia-cuda-mps-control nvidia-cuda-mps";
         let others = "python3 jupyterhub jupyterhub-singl bailiff bailiff-exporte bailiff-x Xbase initial swaylike crior";
-        let plain = |comm| Traits { pid: 4100, comm, uid: Some(1000), contained: false };
+        let plain = |comm| Traits { comm, uid: Some(998), ..traits() };
         for comm in named.split_ascii_whitespace() {
             assert!(builtin(&plain(comm), Root::Allowed).is_some(), "{comm}");
         }
@@ -401,6 +455,34 @@ mod tests {
     }
 
     #[test]
+    fn name_protects_only_the_programs_that_have_it() {
+        let cases = [
+            ("dcgm-mine", Some(998), None, None, true),
+            ("dcgm-mine", Some(998), Some("/usr/bin/dcgm"), Some(0), true),
+            ("dcgm-mine", Some(998), Some("/opt/dcgm"), Some(998), false),
+            ("dcgm-mine", Some(1000), None, None, false),
+            ("sshd", Some(4002), Some("/usr/sbin/sshd"), Some(0), false),
+            ("systemd", Some(1000), Some("/usr/lib/systemd/systemd"), Some(0), false),
+            ("Xorg", Some(1000), Some("/usr/lib/xorg/Xorg"), Some(0), true),
+            ("X", Some(1000), Some("/usr/lib/xorg/Xorg (deleted)"), Some(0), true),
+            ("Xorg", Some(1000), None, None, true),
+            ("Xorg", Some(1000), Some("/usr/bin/python3.11"), Some(0), false),
+            ("Xorg", Some(1000), Some("/home/u/Xorg"), Some(1000), false),
+            ("nvidia-cuda-mps", Some(1000), Some("/usr/bin/nvidia-cuda-mps-server"), Some(0), true),
+            ("nvidia-cuda-mps", Some(1000), Some("/usr/bin/python3"), Some(0), false),
+        ];
+        for (comm, uid, exe, exe_uid, protected) in cases {
+            let traits = Traits { comm, uid, exe, exe_uid, ..traits() };
+            assert_eq!(builtin(&traits, Root::Protected).is_some(), protected, "{traits:?}");
+        }
+    }
+
+    /// Returns an ordinary process whose program is unknown.
+    fn traits() -> Traits<'static> {
+        Traits { pid: 4100, comm: "python3", uid: Some(1000), contained: false, exe: None, exe_uid: None }
+    }
+
+    #[test]
     fn root_is_protected_outside_containers() {
         let cases = [
             (Some(0), false, Root::Protected, true),
@@ -410,7 +492,7 @@ mod tests {
             (None, true, Root::Allowed, true),
         ];
         for (uid, contained, root, protected) in cases {
-            let traits = Traits { pid: 4100, comm: "python3", uid, contained };
+            let traits = Traits { uid, contained, ..traits() };
             assert_eq!(builtin(&traits, root).is_some(), protected, "{uid:?} {contained} {root:?}");
         }
     }
@@ -430,7 +512,7 @@ mod tests {
             (|person| person.stat.key.pid = 60, "exporter"),
             (|person| person.stat.key.pid = 1, "init process"),
             (|person| person.stat.kernel_thread = true, "kernel"),
-            (|person| person.stat.comm = "sshd".into(), "sessions"),
+            (|person| (person.stat.comm, person.uid) = ("sshd".into(), 998), "sessions"),
             (|person| person.uid = 1001, "it has uid 1001"),
             (|person| person.uid = 0, "runs as root"),
         ];

@@ -102,7 +102,8 @@ mod tests {
             threads: 1,
             kernel_thread: false,
         };
-        ProcessInfo { stat, uid: 1000, place: Place::parse(&format!("0::{cgroup}")).into(), unified: None }
+        let place = Place::parse(&format!("0::{cgroup}")).into();
+        ProcessInfo { stat, uid: 1000, place, unified: None, exe: None, exe_uid: None }
     }
 
     fn key(pid: u32) -> ProcessKey {

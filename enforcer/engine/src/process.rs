@@ -17,6 +17,10 @@ pub struct ProcessInfo {
     pub place: Arc<Place>,
     /// Cgroup of version 2.
     pub unified: Option<Arc<str>>,
+    /// Path of its program, if it is readable and the process's name may protect it.
+    pub exe: Option<String>,
+    /// Owner of the program's file, likewise.
+    pub exe_uid: Option<u32>,
 }
 
 /// Whether a process has a device file open.

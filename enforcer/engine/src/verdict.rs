@@ -160,6 +160,15 @@ pub struct Subject {
     pub members: Vec<Member>,
 }
 
+impl Subject {
+    /// Returns the memory of its processes; `None` if that of one is unknown, or if no process has memory.
+    pub(crate) fn memory(&self) -> Option<u64> {
+        let mut each = self.members.iter().filter(|member| member.holds).map(|member| member.vram).peekable();
+        each.peek()?;
+        each.try_fold(0_u64, |sum, memory| Some(sum.saturating_add(memory?)))
+    }
+}
+
 /// One process of a subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Member {

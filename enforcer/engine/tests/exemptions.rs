@@ -331,7 +331,8 @@ fn process_info(node: &Node, pid: u32) -> ProcessInfo {
         kernel_thread: false,
     };
     let place = Place { pod: None, namespace: None, ..Place::clone(&relative.place) };
-    ProcessInfo { stat, uid: relative.uid.unwrap(), place: place.into(), unified: None }
+    let (uid, place) = (relative.uid.unwrap(), place.into());
+    ProcessInfo { stat, uid, place, unified: None, exe: None, exe_uid: None }
 }
 
 /// A process that is not in the snapshot is evaluated with what `/proc` reports at the time of the action.

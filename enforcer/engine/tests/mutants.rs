@@ -195,8 +195,8 @@ const MUTANTS: [Mutant; 34] = [
         "the mass breaker never opens",
         "enforcer/engine/src/engine/breakers.rs",
         (
-            "self.mass.see(matches.share.reaches(limits) && !truthful);",
-            "self.mass.see(matches.share.reaches(limits) && !truthful && matches.share.some > 4);",
+            "self.mass.see(matches.too_many(limits) && !truthful);",
+            "self.mass.see(matches.too_many(limits) && !truthful && matches.workloads.some > 4);",
         ),
     ),
     mutant(

@@ -86,7 +86,7 @@ impl Evidence<'_> {
             return false;
         }
         let Some(facts) = &process.facts else { return true };
-        let draws = holder.kinds == "G" && guard::named(&facts.comm, facts.place.is_contained()).is_some();
+        let draws = holder.kinds == "G" && guard::is_named(&facts.comm, facts.place.is_contained());
         facts.role.is_none() && !draws
     }
 }

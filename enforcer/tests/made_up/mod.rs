@@ -53,7 +53,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
             waits: None,
         }),
         stream: Stream {
-            path: "/run/bailiff/stream.sock".into(),
+            path: "/run/bailiff/exporter/stream.sock".into(),
             connected: true,
             error: None,
             seq: Some(720),

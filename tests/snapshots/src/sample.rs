@@ -88,6 +88,7 @@ pub fn facts(key: ProcessKey) -> Facts {
         reaped_cpu_seconds: None,
         workload: None,
         exe: None,
+        exe_uid: None,
         role: None,
         claim: Claim::Unread,
         ancestors: None,

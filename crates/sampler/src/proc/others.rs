@@ -54,6 +54,7 @@ pub(crate) struct Program {
     comm: Box<str>,
     fresh_until: Duration,
     pub(crate) exe: Option<Box<str>>,
+    pub(crate) exe_uid: Option<u32>,
     pub(crate) command: Option<Box<str>>,
 }
 
@@ -148,6 +149,7 @@ impl Others {
             return program;
         }
         program.exe = exe(&process).map(Into::into);
+        program.exe_uid = process.exe_owner().ok();
         if commands == Commands::Read {
             program.command = process.command().map(Into::into);
         }

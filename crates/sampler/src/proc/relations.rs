@@ -302,6 +302,7 @@ fn relative(
         user: None,
         place: Arc::clone(&other.cgroup.place),
         exe: program.exe.map(Into::into),
+        exe_uid: program.exe_uid,
         command: program.command.map(Into::into),
         workload: workload.to_string(),
         cpu_seconds: seconds(other.stat.cpu_ticks),

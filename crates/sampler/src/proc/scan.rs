@@ -61,6 +61,7 @@ struct Known {
     home: Home,
     inside: Option<Arc<str>>,
     exe: Option<String>,
+    exe_uid: Option<u32>,
     role: Option<Role>,
     claim: Claim,
     /// Files that show whether the process's cgroup is frozen.
@@ -273,6 +274,7 @@ impl Processes {
             claim,
             freezer: self.freezer.files(&cgroup),
             exe,
+            exe_uid: process.exe_owner().ok(),
             command,
         })
     }
@@ -333,6 +335,7 @@ impl Processes {
             reaped_cpu_seconds: stat.reaped_ticks.map(|ticks| seconds(ticks, self.ticks_per_second)),
             workload: None,
             exe: known.exe.clone(),
+            exe_uid: known.exe_uid,
             role: known.role,
             claim: known.claim.clone(),
             ancestors: None,

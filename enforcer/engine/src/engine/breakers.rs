@@ -87,7 +87,10 @@ pub(crate) struct Share {
 /// Matches in one sample.
 #[derive(Debug)]
 pub(crate) struct Matches {
-    pub(crate) share: Share,
+    /// Workloads that match.
+    pub(crate) workloads: Share,
+    /// Owners of these workloads, and of all workloads.
+    pub(crate) users: Share,
     /// A process of a workload that does not match was observed busy.
     pub(crate) other_busy: bool,
     /// The shortest `for` of the rules that matched.
@@ -95,23 +98,34 @@ pub(crate) struct Matches {
 }
 
 impl Share {
-    fn reaches(self, limits: &Limits) -> bool {
+    fn reaches(self, share: f64) -> bool {
         #[expect(clippy::cast_precision_loss, reason = "small counts")]
-        let share = self.some as f64 / self.all as f64;
-        self.all >= limits.mass_min as usize && self.some > 0 && share >= limits.mass_share
+        let own = self.some as f64 / self.all as f64;
+        self.some > 0 && own >= share
+    }
+}
+
+impl Matches {
+    /// Returns whether too many workloads match, of too many users: one user must not be able to stop all
+    /// actions with idle workloads while other users compute.
+    fn too_many(&self, limits: &Limits) -> bool {
+        self.workloads.all >= limits.mass_min as usize
+            && self.workloads.reaches(limits.mass_share)
+            && self.users.reaches(limits.mass_share)
+            && self.users.some >= self.users.all.min(2)
     }
 }
 
 impl Breakers {
-    /// Opens the mass breaker if too large a share of the workloads match and no process of another workload
-    /// was busy within `window`: a busy one proves that the driver does not report everything as idle.
+    /// Opens the mass breaker if too many workloads match and no process of another workload was busy within
+    /// `window`: a busy one proves that the driver does not report everything as idle.
     pub(crate) fn see_matches(&mut self, matches: &Matches, limits: &Limits, tick: &Tick<'_>) {
         if matches.other_busy {
             self.busy = Some(tick.stamp());
         }
         let ago = self.busy.as_ref().map(|busy| busy.ago(tick.now, tick.boot_id()));
         let truthful = ago.is_some_and(|ago| ago <= matches.window);
-        self.mass.see(matches.share.reaches(limits) && !truthful);
+        self.mass.see(matches.too_many(limits) && !truthful);
     }
 
     /// Opens the unknown breaker if most of at least four outcomes are unknown for several ticks; closes it

@@ -1,6 +1,7 @@
 //! Selects the next destructive step. One action at a time: decided in one snapshot, confirmed in the next, and
 //! withheld while a hold is active.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::breakers::Breakers;
 use super::ledger::{Ledger, Stamp};
 use super::matches::{Candidate, Match};
 use super::progress::Progress;
-use super::{Engine, Tick};
+use super::{Engine, Tick, subject};
 use crate::Kind;
 use crate::policy::{Action, Mode};
 use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
@@ -168,6 +169,9 @@ impl ActionTracker {
             self.take_back(&in_flight, report.outcome);
         } else if report.outcome != Outcome::Cancelled {
             self.breakers.see_request(in_flight.subject.uid, report.outcome.failure());
+            // A failed action frees nothing unless it was observed.
+            let freed = report.released.or(report.outcome.failure().then_some(0));
+            freed.into_iter().for_each(|bytes| self.ledger.freed(report.id, bytes));
         }
         if report.outcome.failure() {
             self.failed.insert(in_flight.subject.id.clone());
@@ -231,7 +235,11 @@ impl Engine {
         // A step that is being carried out remains due until it ends.
         candidates
             .retain(|candidate| !candidate.progress.in_flight && is_known(candidate.subject, tick.view));
-        candidates.sort_by_key(|candidate| std::cmp::Reverse(self.evaluators[candidate.rule].mode));
+        // The largest target first, because budgets may not suffice for all of them.
+        candidates.sort_by_cached_key(|candidate| {
+            let memory = subject::memory(&tick.view.targets[candidate.subject], tick.view);
+            Reverse((self.evaluators[candidate.rule].mode, memory.unwrap_or_default()))
+        });
         let due = chosen.and_then(|chosen| {
             let place = candidates.iter().position(|candidate| chosen.is(candidate, tick.view))?;
             Some((chosen, place))
@@ -289,7 +297,7 @@ impl Engine {
         let owner = &tick.view.targets[candidate.owner];
         Some(Charge {
             at: tick.stamp(),
-            subject: Arc::new(super::subject::of(&tick.view.targets[candidate.subject], tick.view)),
+            subject: Arc::new(subject::of(&tick.view.targets[candidate.subject], tick.view)),
             turn: Turn(evaluator.rule.condition.clone(), owner.id.clone()),
         })
     }
@@ -426,7 +434,7 @@ impl Engine {
         if !candidate.progress.acted && again.is_some_and(|ago| ago < evaluator.rule.cooldown) {
             return Some(Hold::Cooldown);
         }
-        let uid = super::subject::owner(target, tick.view);
+        let uid = subject::owner(target, tick.view);
         // Releasing a lease requires no privilege over its holder.
         if target.kind != Kind::Lease && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
@@ -435,7 +443,8 @@ impl Engine {
             return Some(Hold::UserFailureBreaker);
         }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
-        self.actions.ledger.full(uid, gpus, &self.policy.limits)
+        let memory = subject::memory(target, tick.view);
+        self.actions.ledger.full((uid, memory), gpus, &self.policy.limits)
     }
 
     /// Returns the holds of the whole node.

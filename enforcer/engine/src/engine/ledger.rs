@@ -1,5 +1,6 @@
 //! Actions of the last hour, and the remaining budgets.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,9 @@ struct Entry {
     at: Stamp,
     uid: Option<u32>,
     gpus: Vec<String>,
+    /// Bytes that the action freed or will free; `None` if unknown.
+    #[serde(default)]
+    memory: Option<u64>,
 }
 
 /// A time that is comparable across boots: by the boot clock on the same boot, by the wall clock otherwise.
@@ -45,28 +49,48 @@ impl Stamp {
 }
 
 impl Ledger {
-    /// Returns the budget that is used up for an action against this owner on these GPUs.
+    /// Returns the budget that is used up for an action that frees this memory of this owner on these GPUs.
     pub(crate) fn full<'a>(
         &self,
-        uid: Option<u32>,
+        (uid, memory): (Option<u32>, Option<u64>),
         mut gpus: impl Iterator<Item = &'a str>,
         limits: &Limits,
     ) -> Option<Hold> {
-        let count = |of: &dyn Fn(&Entry) -> bool| {
-            u32::try_from(self.0.iter().filter(|entry| of(entry)).count()).unwrap_or(u32::MAX)
+        let used_up = |limit: u32, of: &dyn Fn(&Entry) -> bool| {
+            let counted: Vec<&Entry> = self.0.iter().filter(|entry| of(entry)).collect();
+            counted.len() >= limit as usize && !(limit > 0 && outweighs(memory, &counted))
         };
-        if count(&|_| true) >= limits.per_node_hour {
+        if self.counted(limits.per_user_hour) >= limits.per_node_hour as usize {
             return Some(Hold::NodeBudget);
         }
-        if count(&|entry| entry.uid == uid) >= limits.per_user_hour {
+        if used_up(limits.per_user_hour, &|entry| entry.uid == uid) {
             return Some(Hold::UserBudget);
         }
-        let on = |uuid: &str| count(&|entry| entry.gpus.iter().any(|gpu| gpu == uuid));
-        gpus.any(|uuid| on(uuid) >= limits.per_gpu_hour).then_some(Hold::GpuBudget)
+        let on = |uuid: &str| {
+            used_up(limits.per_gpu_hour, &|entry: &Entry| entry.gpus.iter().any(|gpu| gpu == uuid))
+        };
+        gpus.any(on).then_some(Hold::GpuBudget)
+    }
+
+    /// Returns the number of actions that count for the node, at most `per_user` of each user.
+    fn counted(&self, per_user: u32) -> usize {
+        let mut users: HashMap<Option<u32>, usize> = HashMap::new();
+        for entry in &self.0 {
+            *users.entry(entry.uid).or_default() += 1;
+        }
+        users.values().map(|count| (*count).min(per_user as usize)).sum()
     }
 
     pub(crate) fn count(&mut self, id: u64, at: Stamp, subject: &Subject) {
-        self.0.push(Entry { id, at, uid: subject.uid, gpus: subject.gpus.clone() });
+        let Subject { uid, gpus, .. } = subject;
+        self.0.push(Entry { id, at, uid: *uid, gpus: gpus.clone(), memory: subject.memory() });
+    }
+
+    /// Records how much memory an action freed.
+    pub(crate) fn freed(&mut self, id: u64, bytes: u64) {
+        for entry in self.0.iter_mut().filter(|entry| entry.id == id) {
+            entry.memory = Some(bytes);
+        }
     }
 
     /// Removes an action that was not carried out.
@@ -83,4 +107,11 @@ impl Ledger {
     pub(crate) fn used(&self) -> usize {
         self.0.len()
     }
+}
+
+/// Returns whether an action frees more memory than all of these together. Otherwise, a user could use up a
+/// budget with small targets, so that no rule acts on a large one.
+fn outweighs(memory: Option<u64>, counted: &[&Entry]) -> bool {
+    let freed = counted.iter().try_fold(0_u64, |sum, entry| Some(sum.saturating_add(entry.memory?)));
+    memory.zip(freed).is_some_and(|(memory, freed)| memory > freed)
 }

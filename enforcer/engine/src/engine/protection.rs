@@ -60,14 +60,27 @@ pub(crate) fn builtin(
         let facts = process.facts.as_ref();
         let comm = facts.map_or("", |facts| &facts.comm);
         let uid = facts.and_then(|facts| facts.uid);
-        let traits = Traits { pid: process.pid, comm, uid, contained: contained(process) };
+        let traits = Traits {
+            pid: process.pid,
+            comm,
+            uid,
+            contained: contained(process),
+            exe: facts.and_then(|facts| facts.exe.as_deref()),
+            exe_uid: facts.and_then(|facts| facts.exe_uid),
+        };
         process.key().and_then(is_ours).or_else(|| guard::builtin(&traits, root))
     });
     holders.or_else(|| {
         let inside = view.processes(target).all(contained);
         view.relatives(target).find_map(|relative| {
-            let traits =
-                Traits { pid: relative.pid, comm: &relative.comm, uid: relative.uid, contained: inside };
+            let traits = Traits {
+                pid: relative.pid,
+                comm: &relative.comm,
+                uid: relative.uid,
+                contained: inside,
+                exe: relative.exe.as_deref(),
+                exe_uid: relative.exe_uid,
+            };
             is_ours(relative.key()).or_else(|| guard::builtin(&traits, root))
         })
     })

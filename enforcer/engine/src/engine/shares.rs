@@ -7,6 +7,7 @@ use super::Tick;
 use super::breakers::{Matches, Share};
 use super::in_flight::ActionTracker;
 use super::matches::Counts;
+use super::subject;
 use crate::Kind;
 use crate::policy::Limits;
 use crate::view::{Target, View};
@@ -41,6 +42,22 @@ impl Shares {
 }
 
 impl Shares {
+    /// Returns how many workloads match, and how many owners they have.
+    fn matches(&self, view: &View) -> (Share, Share) {
+        let (mut owners, mut matching) = (HashSet::new(), HashSet::new());
+        let mut all = 0;
+        for target in view.targets.iter().filter(|target| target.kind == Kind::Workload) {
+            let owner = subject::owner(target, view);
+            if workload_of(target, view).any(|workload| self.matching.contains(workload)) {
+                matching.insert(owner);
+            }
+            owners.insert(owner);
+            all += 1;
+        }
+        let workloads = Share { some: self.matching.len(), all };
+        (workloads, Share { some: matching.len(), all: owners.len() })
+    }
+
     /// Returns whether a process of a workload that does not match was observed busy.
     fn other_busy(&self, view: &View) -> bool {
         let processes = &view.snapshot.processes;
@@ -56,9 +73,10 @@ impl ActionTracker {
     /// Opens breakers if too many targets match or too many are unknown, and closes those without a cause for
     /// `breaker_reset`.
     pub(crate) fn see_shares(&mut self, shares: &Shares, tick: &Tick<'_>, limits: &Limits) {
-        let workloads = tick.view.targets.iter().filter(|target| target.kind == Kind::Workload).count();
+        let (workloads, users) = shares.matches(tick.view);
         let matches = Matches {
-            share: Share { some: shares.matching.len(), all: workloads },
+            workloads,
+            users,
             other_busy: shares.other_busy(tick.view),
             window: shares.window.unwrap_or_default(),
         };

@@ -25,6 +25,22 @@ pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
     uids.all(|uid| uid == Some(first)).then_some(first)
 }
 
+/// Returns the memory of a target's processes; `None` if that of one is unknown, or if there is none.
+pub(crate) fn memory(target: &Target, view: &View) -> Option<u64> {
+    let mut each = target.processes.iter().map(|place| vram(*place, view)).peekable();
+    each.peek()?;
+    sum(each)
+}
+
+fn vram(process: usize, view: &View) -> Option<u64> {
+    sum(view.holdings_of(process).map(|(_, holder)| holder.memory))
+}
+
+/// Returns the sum; `None` if one value is unknown.
+fn sum(mut values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    values.try_fold(0_u64, |sum, value| Some(sum.saturating_add(value?)))
+}
+
 /// Returns the subject for a target of a view.
 pub(crate) fn of(target: &Target, view: &View) -> Subject {
     let members: Vec<Member> = holders(target, view).chain(others(target, view)).collect();
@@ -67,9 +83,7 @@ fn holders<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Membe
             exe: facts.and_then(|facts| facts.exe.clone()),
             cgroup: facts.map(|facts| facts.place.cgroup.clone()).unwrap_or_default(),
             confinement: facts.map(|facts| facts.place.confinement().to_owned()).unwrap_or_default(),
-            vram: view
-                .holdings_of(*place)
-                .try_fold(0_u64, |sum, (_, holder)| Some(sum.saturating_add(holder.memory?))),
+            vram: vram(*place, view),
             holds: true,
         })
     })

@@ -190,6 +190,7 @@ fn process(dice: &mut Dice) -> wire::Process {
             reaped_cpu_seconds: maybe(dice, real),
             workload: maybe(dice, |dice| dice.pick(&["", "slurm:1", "slurm:1", "tree:1@1"]).to_owned()),
             exe: maybe(dice, text),
+            exe_uid: maybe(dice, |dice| u32::try_from(dice.of(0, 2)).unwrap()),
             groups: maybe(dice, |dice| many(dice, text)),
             role: maybe(dice, |dice| dice.pick(&["mps_server", "", "x"]).into()),
             ..wire::Facts::default()
@@ -209,6 +210,7 @@ fn relative(dice: &mut Dice) -> wire::Relative {
         workload: dice.pick(&["", "slurm:1", "tree:1@1"]).to_owned(),
         place: Place { cgroup: text(dice), ..Place::default() }.into(),
         exe: maybe(dice, text),
+        exe_uid: maybe(dice, |dice| u32::try_from(dice.of(0, 2)).unwrap()),
         command: maybe(dice, text),
         cpu_seconds: real(dice),
         reaped_cpu_seconds: real(dice),

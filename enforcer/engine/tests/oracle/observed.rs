@@ -428,6 +428,12 @@ impl ObservedTarget<'_> {
         }
     }
 
+    /// Returns the memory of the target's processes; `None` if that of one is unknown or there is no process.
+    pub(crate) fn memory(&self) -> Option<u64> {
+        let all = self.held.iter().map(|(_, holder)| holder.memory).sum();
+        if self.processes.is_empty() { None } else { all }
+    }
+
     /// Returns the common owner of the target's processes.
     pub(crate) fn uid(&self) -> Option<u32> {
         let holders = self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid));
@@ -438,9 +444,9 @@ impl ObservedTarget<'_> {
     }
 }
 
-/// Returns whether a process is protected: system services are, but in a container only the names of driver services
-/// are.
+/// Returns whether a process is protected: services of system users are, but in a container only the names of driver
+/// services are.
 fn is_protected(pid: u32, (comm, contained): (&str, bool), uid: Option<u32>) -> bool {
     let named = comm == "nv-hostengine" || (!contained && ["sshd", "kubelet", "slurmstepd"].contains(&comm));
-    pid <= 1 || uid.is_none() || named
+    pid <= 1 || uid.is_none_or(|uid| named && uid < 1000)
 }

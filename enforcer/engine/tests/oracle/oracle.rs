@@ -39,6 +39,7 @@ struct Requested {
     wall_ms: u64,
     uid: Option<u32>,
     gpus: Vec<String>,
+    memory: Option<u64>,
     pids: Vec<u32>,
     mode: Mode,
     outcome: Option<Outcome>,
@@ -47,6 +48,11 @@ struct Requested {
 }
 
 impl Requested {
+    /// Returns how much memory the action freed.
+    fn freed(&self) -> Option<u64> {
+        if self.outcome.is_some_and(Outcome::failure) { Some(0) } else { self.memory }
+    }
+
     /// Returns whether the action was performed or may have been performed.
     fn counts(&self) -> bool {
         use Outcome::{Cancelled, DryRun, Gone, IdentityChanged, Refused, Reprieved};
@@ -450,6 +456,7 @@ impl Oracle {
             .filter(|process| observed::workload(process).is_none())
             .count();
         let workloads = sight.of(Kind::Workload).len();
+        let picks = self.plan.rules.iter().any(|rule| rule.destructive() && rule.pick.is_some());
         let (mut surely, mut perhaps) = (BTreeSet::new(), BTreeSet::new());
         for rule in self.plan.rules.iter().filter(|rule| rule.destructive()) {
             let condition = rule.condition.clone();
@@ -481,12 +488,22 @@ impl Oracle {
         let interval = sight.view.snapshot.interval_ms;
         let longest = self.plan.rules.iter().map(|rule| u64::from(samples(rule.span, interval))).max();
         let none_busy = ago.is_none_or(|ago| ago > longest.unwrap_or_default() * interval);
-        let possible = workloads + loose >= mass_min as usize && reached(perhaps.len(), workloads.max(1));
+        let owners = |matching: &dyn Fn(&str) -> bool| {
+            let those = sight.of(Kind::Workload).iter().filter(|it| matching(&it.id["workload:".len()..]));
+            those.map(ObservedTarget::uid).collect::<BTreeSet<_>>().len()
+        };
+        // One user cannot open it while other users have workloads that do not match.
+        let everybody = owners(&|_| true);
+        let by_users = |users: usize| reached(users, everybody.max(1)) && users >= everybody.min(2);
+        let possible = workloads + loose >= mass_min as usize
+            && reached(perhaps.len(), workloads.max(1))
+            && (picks || by_users(owners(&|name| perhaps.contains(name))));
         self.mass_seen &= possible;
         self.mass_open |= !self.mass_seen
             && none_busy
             && workloads >= mass_min as usize
-            && reached(surely.len(), workloads + loose);
+            && reached(surely.len(), workloads + loose)
+            && by_users(owners(&|name| surely.contains(name)));
         self.mass_possible |= possible;
     }
 
@@ -721,16 +738,28 @@ impl Oracle {
         let recent: Vec<&Requested> =
             self.requests.iter().filter(|request| request.counts() && !request.past).collect();
         let of = |limit: u32, count: usize| usize::try_from(limit).unwrap() > count;
-        ensure!(of(limits.per_node_hour, recent.len()), "the node's budget is used up: {verdict:?}");
-        let users = recent.iter().filter(|request| request.uid == target.uid()).count();
+        let mut by_user: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+        for request in &recent {
+            *by_user.entry(request.uid).or_default() += 1;
+        }
+        let most = usize::try_from(limits.per_user_hour).unwrap();
+        let node = by_user.values().map(|count| *count.min(&most)).sum();
+        ensure!(of(limits.per_node_hour, node), "the node's budget is used up: {verdict:?}");
+        // Beyond the budgets of a user and a GPU, a target must hold more than all of them freed.
+        let free = |limit: u32, which: &dyn Fn(&Requested) -> bool| {
+            let counted: Vec<_> = recent.iter().filter(|request| which(request)).collect();
+            let freed: Option<u64> = counted.iter().map(|request| request.freed()).sum();
+            let more = target.memory().zip(freed).is_some_and(|(memory, freed)| memory > freed);
+            of(limit, counted.len()) || limit > 0 && more
+        };
         // A target with several owners is not charged, because the action will be refused.
         ensure!(
-            target.uid().is_none() || of(limits.per_user_hour, users),
+            target.uid().is_none() || free(limits.per_user_hour, &|request| request.uid == target.uid()),
             "the user's budget is used up: {verdict:?}"
         );
         for gpu in target.gpus() {
-            let gpus = recent.iter().filter(|request| request.gpus.contains(&gpu)).count();
-            ensure!(of(limits.per_gpu_hour, gpus), "the budget of {gpu} is used up: {verdict:?}");
+            let free = free(limits.per_gpu_hour, &|request| request.gpus.contains(&gpu));
+            ensure!(free, "the budget of {gpu} is used up: {verdict:?}");
         }
         Ok(())
     }
@@ -783,6 +812,7 @@ impl Oracle {
             wall_ms: u64::try_from(context.now.wall.as_millis()).unwrap(),
             uid: observed.uid(),
             gpus: observed.gpus(),
+            memory: observed.memory(),
             pids: observed.traces().pids,
             mode: verdict.mode,
             outcome: None,
@@ -855,7 +885,8 @@ impl Oracle {
                 };
                 let due = found.count >= found.needed + samples(step.after, found.interval);
                 let not_actionable = found.protected != Truth::False || key.1.contains('#');
-                if !state.fuzzy && (!step.action.destructive() || !due || not_actionable) {
+                // A step that was not carried out may be due again, before the next one is.
+                if !state.fuzzy && !state.again && (!step.action.destructive() || !due || not_actionable) {
                     perhaps.remove(key);
                     continue;
                 }

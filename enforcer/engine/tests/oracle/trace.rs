@@ -207,7 +207,12 @@ fn error(dice: &mut Dice, foreign: bool, world: &World) -> (Change, Change) {
         13 => (Change::Interval(15_000), Change::Interval(INTERVAL)),
         14 => (Change::Comm(index, dice.pick(&["sshd", "nv-hostengine"])), Change::Comm(index, "train")),
         15 if foreign => {
-            let child = dice.pick(&[("sshd", None), ("worker", Some(1007)), ("worker", Some(0))]);
+            let child = dice.pick(&[
+                ("sshd", None),
+                ("sshd", Some(998)),
+                ("worker", Some(1007)),
+                ("worker", Some(0)),
+            ]);
             (Change::Child(index, Some(child)), Change::Child(index, world.slots[index].child))
         }
         15 => (Change::Absent(index, true), Change::Absent(index, false)),

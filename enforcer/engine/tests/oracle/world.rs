@@ -307,7 +307,7 @@ impl Slot {
             alive: index < used,
             pid: 4100 + u32::try_from(index).unwrap() * 10,
             ticks: 100,
-            uid: Some(dice.pick(&[1000, 1000, 1001])),
+            uid: Some(dice.pick(&[1000, 1000, 1001, 998])),
             comm: "train",
             workload: if dice.percent(92) { Some(u8::try_from(dice.below(6)).unwrap()) } else { None },
             gpus: u8::try_from(dice.of(1, (1 << cards) - 1)).unwrap(),

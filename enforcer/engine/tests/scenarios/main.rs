@@ -279,15 +279,18 @@ fn lost_gpu_makes_sums_of_its_holders_lower_bounds() {
 
 #[test]
 fn gate_that_is_false_or_unknown_skips_the_target() {
-    let gate = |more: &str| rule(more, "[{terminate: {}}]");
-    let skipped = |policy: &str, change: fn(&mut Node)| {
+    fn skipped(policy: &str, change: impl Fn(&mut Node)) -> bool {
         let mut node = Node::new(policy);
         node.process(4100);
         change(&mut node);
         node.ticks(8).iter().all(String::is_empty)
-    };
+    }
+    let gate = |more: &str| rule(more, "[{terminate: {}}]");
     assert!(!skipped(&gate(""), |_| {}));
-    assert!(skipped(&gate(""), |node| node.process(4100).comm = "sshd"));
+    let sshd =
+        |uid| move |node: &mut Node| (node.process(4100).comm, node.process(4100).uid) = ("sshd", Some(uid));
+    assert!(skipped(&gate(""), sshd(998)));
+    assert!(!skipped(&gate(""), sshd(1000)), "any user can choose this name");
     assert!(skipped(&gate(""), |node| node.process(4100).uid = Some(0)));
     assert!(skipped(&gate(""), |node| node.process(4100).uid = None), "the owner is unknown");
     let protect = terminate().replace("rules:", "protect: {users: [user-1000]}\nrules:");
@@ -325,7 +328,7 @@ fn workload_is_idle_when_every_member_is() {
     node.process(4200).util = Some(0);
     assert_eq!(node.run("TTTT"), ["", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
     node.report(Outcome::Cancelled);
-    node.process(4200).comm = "sshd";
+    node.process(4200).comm = "Xorg";
     assert_eq!(node.run("TTTT"), [""; 4], "one protected process protects the whole workload");
 }
 
@@ -384,6 +387,66 @@ fn actions_stay_within_the_budget() {
             "the budget is available again after an hour"
         );
     }
+}
+
+#[test]
+fn small_targets_do_not_use_up_the_budget_for_a_large_one() {
+    for (limit, hold) in [("per_user_hour", "user_budget"), ("per_gpu_hour", "gpu_budget")] {
+        let mut node = Node::new(&terminate().replace(&format!("{limit}: 100"), &format!("{limit}: 3")));
+        for small in [4100, 4101, 4102] {
+            node.process(small).mib = Some(513);
+            assert!(node.ticks(4).concat().ends_with(&format!("{small} terminate")));
+            node.report(Outcome::Released);
+            node.processes.remove(&small);
+        }
+        node.process(4200).mib = Some(1539);
+        assert!(node.ticks(4).concat().ends_with(&format!("4200 withheld terminate: {hold}")), "not more");
+        node.process(4300).mib = Some(70_000);
+        assert!(node.ticks(4).concat().ends_with("4300 terminate"), "{limit}");
+        node.report(Outcome::Released);
+        node.processes.remove(&4300);
+        node.process(4400).mib = Some(71_539);
+        assert!(node.ticks(4).concat().ends_with(&format!("4400 withheld terminate: {hold}")), "{limit}");
+        node.process(4500).mib = None;
+        assert!(node.ticks(4).concat().ends_with(&format!("4500 withheld terminate: {hold}")), "unknown");
+    }
+}
+
+#[test]
+fn memory_that_was_not_freed_does_not_count_against_a_large_target() {
+    let mut node = Node::new(&terminate().replace("per_user_hour: 100", "per_user_hour: 1"));
+    node.process(4100).mib = Some(70_000);
+    node.ticks(4);
+    node.report(Outcome::GoneNotReleased);
+    node.process(4200).mib = Some(60_000);
+    assert!(node.ticks(4).concat().ends_with("4200 terminate"));
+}
+
+#[test]
+fn one_user_uses_at_most_the_users_share_of_the_nodes_budget() {
+    let limits = "per_user_hour: 2, per_node_hour: 3";
+    let mut node = Node::new(&terminate().replace("per_user_hour: 100, per_node_hour: 100", limits));
+    for (place, mib) in (0..).zip([100, 200, 400, 800]) {
+        node.process(4100 + place).mib = Some(mib);
+        assert!(node.ticks(4).concat().ends_with(&format!("{} terminate", 4100 + place)), "{mib}");
+        node.report(Outcome::Released);
+        node.processes.remove(&(4100 + place));
+    }
+    node.process(4200).uid = Some(1001);
+    assert!(node.ticks(4).concat().ends_with("4200 terminate"));
+    node.report(Outcome::Released);
+    node.processes.remove(&4200);
+    node.process(4300).uid = Some(1002);
+    assert!(node.ticks(4).concat().ends_with("4300 withheld terminate: node_budget"));
+}
+
+#[test]
+fn largest_target_comes_first() {
+    let mut node = Node::new(&terminate());
+    for (pid, mib) in [(4100, Some(600)), (4200, None), (4300, Some(70_000))] {
+        node.process(pid).mib = mib;
+    }
+    assert_eq!(node.ticks(4)[2..], ["4300 due terminate", "4300 terminate"]);
 }
 
 #[test]
@@ -468,6 +531,19 @@ fn matching_most_workloads_opens_the_mass_breaker() {
     assert_eq!(node.ticks(3), ["", "", ""], "only an administrator can close the breaker");
     node.engine.resume();
     assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn idle_workloads_of_one_user_do_not_open_the_mass_breaker() {
+    let mut node = Node::new(&terminate());
+    workloads(&mut node, &[Some(0); 10]);
+    node.process(5100).uid = Some(1001);
+    node.process(5100).util = None;
+    assert_eq!(node.ticks(4)[2..], ["4100 due terminate", "4100 terminate"]);
+    let mut node = Node::new(&terminate());
+    workloads(&mut node, &[Some(0); 10]);
+    node.process(4100).uid = Some(1001);
+    assert!(node.ticks(3).concat().contains("mass_breaker"), "both users match");
 }
 
 #[test]

@@ -132,6 +132,7 @@ pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) 
         reaped_cpu_seconds: None,
         workload: text("workload").or(named),
         exe: text("exe"),
+        exe_uid: None,
         groups,
         role: text("role").as_deref().map(Word::from),
         claim: text("lease").map_or(Claim::Nothing, Claim::Lease),

@@ -162,6 +162,7 @@ impl<'a> TimelineReader<'a> {
             workload: facts.workload.clone().unwrap_or_default(),
             place: Arc::clone(&facts.place),
             exe: facts.exe.clone(),
+            exe_uid: facts.exe_uid,
             command: facts.command.clone(),
             cpu_seconds: counters.cpu_seconds,
             reaped_cpu_seconds: 0.0,

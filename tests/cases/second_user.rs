@@ -1,0 +1,92 @@
+//! Attacks of a user without privileges, who wants to keep GPU memory in spite of the rules, or to stop enforcement.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use end_to_end::node::Node;
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+
+/// The attacker.
+const UID: u32 = 4002;
+
+const RULES: &str = "version: 1
+mode: enforce
+defaults: {startup_grace: 0s, clear_after: 1, grace: 1s}
+LIMITS
+rules:
+  - name: idle
+    target: process
+    select: {vram: {min: 512MiB}}
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 3}
+    then: [{terminate: {}}]
+";
+
+/// Starts an idle program of the attacker, which has this name.
+fn attacker(node: &Node, name: &str) -> Tenant {
+    let program = node.home.path().join(name);
+    let _ = symlink("/bin/sleep", &program);
+    let mut command = Command::new("setsid");
+    command.arg(&program).arg("infinity").uid(UID).gid(UID);
+    let tenant = Tenant::spawn(&node.home, command);
+    until("the process's name", || {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
+        (comm.trim_end() == name).then_some(())
+    });
+    tenant
+}
+
+#[test]
+fn name_of_a_system_service_does_not_protect() {
+    let node =
+        Node::new(&RULES.replace("LIMITS", "limits: {per_user_hour: 9, per_gpu_hour: 9, mass_min: 9}"));
+    let names = ["dcgm-mine", "sshd", "systemd", "Xorg", "nvidia-cuda-mps"];
+    let tenants = names.map(|name| attacker(&node, name));
+    for tenant in &tenants {
+        node.hold(tenant, 0, "used: 1GiB");
+    }
+    let _enforcer = node.home.enforcer(&[]);
+    tenants.iter().for_each(Tenant::gone);
+}
+
+#[test]
+fn small_holders_do_not_use_up_the_budget_for_a_large_one() {
+    let node = Node::new(&RULES.replace("LIMITS", ""));
+    let decoys = [513, 514, 515].map(|mib| (attacker(&node, "decoy"), mib));
+    for (decoy, mib) in &decoys {
+        node.hold(decoy, 0, &format!("used: {mib}MiB"));
+    }
+    let enforcer = node.home.enforcer(&[]);
+    enforcer.until("the budget of the GPU is used up", |_| {
+        (decoys.iter().filter(|(decoy, _)| decoy.is_running()).count() == 1).then_some(())
+    });
+    node.home.until_line("terminate", "withheld");
+    let large = attacker(&node, "large");
+    node.hold(&large, 0, "used: 40GiB");
+    large.gone();
+    assert_eq!(decoys.iter().filter(|(decoy, _)| decoy.is_running()).count(), 1, "the smallest one remains");
+}
+
+#[test]
+fn idle_sessions_of_one_user_do_not_open_the_mass_breaker() {
+    let node = Node::new(&RULES.replace("LIMITS", "limits: {mass_share: 50%}"));
+    let idle = [(); 4].map(|()| attacker(&node, "idle"));
+    let other = Tenant::ending_on_term(&node.home);
+    for tenant in &idle {
+        node.hold(tenant, 0, "used: 1GiB");
+    }
+    node.hold(&other, 0, "used: 100MiB");
+    let _enforcer = node.home.enforcer(&[]);
+    until("a session has been terminated", || idle.iter().any(|tenant| !tenant.is_running()).then_some(()));
+    assert!(other.is_running());
+}
