@@ -518,6 +518,32 @@ exec 8<$t; flock -n 8 && echo x; read wait";
     blocker.wait().unwrap();
 }
 
+/// Creates tickets of user nobody at the front of the queue. Their process does not take GPUs.
+fn nobody_queues(pool: &Directory, count: usize) -> Child {
+    let program = format!(
+        "exec python3 -c '
+import fcntl, os, sys
+files = [open(os.environ[\"POOL\"] + \"/queue/%020d-ahead%d\" % (0, n), \"w\") for n in range({count})]
+[fcntl.flock(file, fcntl.LOCK_EX) for file in files]
+print(\"x\", flush=True)
+sys.stdin.read()'"
+    );
+    nobody_runs(pool, &program)
+}
+
+#[test]
+fn tickets_of_a_user_who_takes_nothing_are_skipped() {
+    let pool = Directory::of("0");
+    let mut blocker = nobody_queues(&pool, 100);
+    let run = run(&pool, &["run", "--wait", "5min", "true"]);
+    assert!(
+        run.status.success() && err(&run).contains("behind 64 others"),
+        "only 64 of the tickets count: {run:?}"
+    );
+    blocker.kill().unwrap();
+    blocker.wait().unwrap();
+}
+
 #[test]
 fn held_gate_is_reported_and_leaks_nothing() {
     let pool = Directory::of("0");

@@ -33,6 +33,7 @@ mod path;
 mod processes;
 mod queue;
 mod record;
+mod stalled;
 mod take;
 mod token;
 mod waiter;

@@ -39,7 +39,7 @@ impl Name {
         is_name(lease).then(|| Self { number, lease: lease.to_owned() })
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         format!("{:020}-{}", self.number, self.lease)
     }
 }

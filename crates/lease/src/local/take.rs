@@ -39,7 +39,7 @@ impl GpuSelection {
         Self { among: ids("among"), last: ids("last") }
     }
 
-    fn accepts(&self, id: u32) -> bool {
+    pub(super) fn accepts(&self, id: u32) -> bool {
         self.among.is_empty() || self.among.contains(&id)
     }
 

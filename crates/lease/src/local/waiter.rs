@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::directory::Directory;
 use super::queue::{self, Name, Predecessor, QueueEntry, TicketState};
 use super::record::Record;
+use super::stalled::Stalled;
 use super::take::{GpuFile, GpuSelection, Head, Reserved};
 use super::token::TokenClock;
 use crate::{Grant, LeaseError, Ticket};
@@ -21,6 +22,7 @@ pub(super) struct Waiter {
     /// Whether the ticket does not wait. The watch is then not needed.
     nonblock: bool,
     position: Position,
+    stalled: Stalled,
     /// GPUs that are locked, but whose records are not written yet. The next waiter may not know about the grant yet.
     pending: Option<(Grant, Vec<GpuFile>)>,
 }
@@ -55,6 +57,7 @@ impl Waiter {
             selection,
             nonblock: ticket.nonblock,
             position: Position::Unknown,
+            stalled: Stalled::default(),
             pending: None,
         })
     }
@@ -67,10 +70,15 @@ impl Waiter {
             return Ok(Some(Step::Ended("cancelled")));
         };
         let mut reserved = Reserved::default();
-        for (before, name) in names[..own].iter().enumerate().rev() {
+        let ahead = Stalled::limit(directory, &names[..own]);
+        for (before, name) in ahead.iter().enumerate().rev() {
             let TicketState::Waiting(file) = queue::read_ticket(directory, name) else { continue };
+            if self.stalled.skips(name, &file) {
+                continue;
+            }
             let selection = Record::read(&file).map(|record| GpuSelection::of(&record)).unwrap_or_default();
             if !reserved.add(&selection) {
+                self.stalled.watch(directory, &ahead);
                 self.set_behind(name, file);
                 return Ok(Some(Step::Waiting(before as u64 + 1)));
             }

@@ -1,0 +1,103 @@
+//! Tickets that are skipped, so that one user cannot block the queue: the tickets of a user beyond a number, and
+//! tickets that could have got their GPUs and did not take them.
+
+#![expect(clippy::disallowed_methods, reason = "a stalled ticket is recognized by elapsed time")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FlockOperation, OFlags, flock, statat};
+use rustix::process::geteuid;
+
+use super::directory::Directory;
+use super::queue::{self, Name, TicketState};
+use super::record::Record;
+use super::take::GpuSelection;
+
+/// This many tickets of another user are waited for; further ones are served after them.
+const MOST_TICKETS: usize = 64;
+/// A ticket is skipped after its GPUs were idle for this time.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Interval of looking for idle GPUs.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a waiter knows about the tickets ahead.
+#[derive(Debug, Default)]
+pub(super) struct Stalled {
+    /// Other users of whom a ticket stalled, and tickets of the waiter's own user that did.
+    users: BTreeSet<u32>,
+    tickets: BTreeSet<Name>,
+    /// The first ticket, if it could take its GPUs, and since when.
+    first: Option<(Name, Instant)>,
+    checked: Option<Instant>,
+}
+
+impl Stalled {
+    /// Returns the tickets without those of a user beyond the limit.
+    pub(super) fn limit<'a>(directory: &Directory, ahead: &'a [Name]) -> Vec<&'a Name> {
+        if ahead.len() <= MOST_TICKETS {
+            return ahead.iter().collect();
+        }
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        let within = |name: &&Name| {
+            let found = statat(&directory.queue, name.text(), AtFlags::SYMLINK_NOFOLLOW);
+            let owner = found.map_or(u32::MAX, |found| found.st_uid);
+            let count = counts.entry(owner).or_default();
+            *count += 1;
+            *count <= MOST_TICKETS || owner == geteuid().as_raw()
+        };
+        ahead.iter().filter(within).collect()
+    }
+
+    /// Returns whether a ticket is skipped.
+    pub(super) fn skips(&self, name: &Name, file: &File) -> bool {
+        self.tickets.contains(name) || owner(file).is_some_and(|owner| self.users.contains(&owner))
+    }
+
+    /// Examines the first ticket, and adds it if it has stalled.
+    pub(super) fn watch(&mut self, directory: &Directory, ahead: &[&Name]) {
+        if self.checked.is_some_and(|checked| checked.elapsed() < INTERVAL) {
+            return;
+        }
+        self.checked = Some(Instant::now());
+        let first = ahead.iter().find_map(|name| match queue::read_ticket(directory, name) {
+            TicketState::Waiting(file) if !self.skips(name, &file) => Some((*name, file)),
+            _ => None,
+        });
+        let Some((name, file)) = first.filter(|(_, file)| can_take(directory, file)) else {
+            self.first = None;
+            return;
+        };
+        match &self.first {
+            Some((before, since)) if before == name => {
+                if since.elapsed() >= PATIENCE {
+                    match owner(&file).filter(|owner| *owner != geteuid().as_raw()) {
+                        Some(user) => drop(self.users.insert(user)),
+                        None => drop(self.tickets.insert(name.clone())),
+                    }
+                    self.first = None;
+                }
+            }
+            _ => self.first = Some((name.clone(), Instant::now())),
+        }
+    }
+}
+
+fn owner(file: &File) -> Option<u32> {
+    file.metadata().ok().map(|found| found.uid())
+}
+
+/// Returns whether as many GPUs as the ticket requests are idle.
+fn can_take(directory: &Directory, ticket: &File) -> bool {
+    let Ok(managed) = directory.managed() else { return false };
+    let record = Record::read(ticket).unwrap_or_default();
+    let selection = GpuSelection::of(&record);
+    let idle = managed.gpus.iter().filter(|gpu| {
+        let file = selection.accepts(gpu.id).then(|| directory.gpu(gpu.id, OFlags::RDONLY).ok()).flatten();
+        // The lock is released when the file is closed. A waiter that fails because of it tries again.
+        file.is_some_and(|(file, _)| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok())
+    });
+    idle.count() as u64 >= record.number("want").unwrap_or(1).max(1)
+}
