@@ -67,7 +67,7 @@ pub(crate) struct Exporter {
         long,
         env = "BAILIFF_STREAM",
         value_name = "PATH",
-        default_value = "/run/bailiff/stream.sock",
+        default_value = "/run/bailiff/exporter/stream.sock",
         hide_env = true
     )]
     pub(crate) stream: PathBuf,

@@ -7,7 +7,7 @@ use bailiff_lifecycle::node::NodeFlags;
 use clap::{Args, Parser, Subcommand};
 
 /// Default path of the control socket.
-const CONTROL: &str = "/run/bailiff/enforcer.sock";
+const CONTROL: &str = "/run/bailiff/enforcer/control.sock";
 
 /// Apply rules to GPU processes: flag, notify, terminate, verify.
 ///
@@ -70,7 +70,7 @@ pub struct Run {
     /// Socket that the exporter creates with --stream. It is trusted only if the process that listens on it
     /// runs as the owner of the socket, and the owner is root, the user of this program, or a user given by
     /// --stream.user.
-    #[arg(long, value_name = "PATH", default_value = "/run/bailiff/stream.sock")]
+    #[arg(long, value_name = "PATH", default_value = "/run/bailiff/exporter/stream.sock")]
     pub stream: PathBuf,
     /// User that the exporter runs as, by name or UID; may be repeated.
     #[arg(long = "stream.user", value_name = "USER")]
@@ -314,7 +314,7 @@ const EXAMPLES: &str = "Examples:
 Exit codes: 0: success; 1: failure; 64: invalid flags or an invalid file.";
 
 const RUN_EXAMPLES: &str = "Examples:
-  bailiff-exporter --stream=/run/bailiff/stream.sock  start the exporter with its stream
+  bailiff-exporter --stream=/run/bailiff/exporter/stream.sock  start the exporter with its stream
   bailiff-enforcer run                               use /etc/bailiff/rules.yaml
   bailiff-enforcer run rules.yaml --dry-run          flags and notifications only
   bailiff-enforcer run --web.listen-address=         without HTTP

@@ -115,7 +115,7 @@ const EXAMPLES: &str = "Examples:
   bailiff-exporter                                  serve on http://127.0.0.1:9836/
   bailiff-exporter --web.listen-address=:9836       listen on all addresses
   bailiff-exporter --once --interval=1s             print the metrics once, without a server
-  bailiff-exporter --stream=/run/bailiff/stream.sock
+  bailiff-exporter --stream=/run/bailiff/exporter/stream.sock
                                                     also stream snapshots to the enforcer
 
 Exit codes: 0: success; 1: failure; 64: invalid flags.";

@@ -61,6 +61,32 @@ fn units_pass_systemd_verify_and_security() {
     }
 }
 
+/// Returns the values of a setting of a unit.
+fn setting<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
+    let values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    values.flat_map(str::split_whitespace).collect()
+}
+
+#[test]
+fn exporter_can_neither_signal_nor_pause_the_enforcer() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
+    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
+    let [exporter, enforcer] = ["bailiff-exporter.service", "bailiff-enforcer.service"].map(read);
+    let users = [&exporter, &enforcer].map(|unit| setting(unit, "User"));
+    assert_eq!(users, [["bailiff-exporter"], ["bailiff-enforcer"]]);
+    assert_eq!(setting(&enforcer, "Group"), ["bailiff"], "the group of the enforcer's socket");
+    let groups = ["Group", "SupplementaryGroups"].map(|name| setting(&exporter, name)).concat();
+    assert_eq!(groups, ["bailiff-exporter"]);
+    assert!(!setting(&exporter, "AmbientCapabilities").contains(&"CAP_KILL"));
+    let directories = [&exporter, &enforcer].map(|unit| setting(unit, "RuntimeDirectory"));
+    assert_eq!(directories, [["bailiff/exporter"], ["bailiff/enforcer"]]);
+    let shared = read("bailiff.tmpfiles");
+    assert!(
+        shared.contains("d /run/bailiff 0755 root root"),
+        "no other user creates files beside them: {shared}"
+    );
+}
+
 /// The notification socket of systemd.
 struct Manager(UnixDatagram, tempfile::TempDir);
 

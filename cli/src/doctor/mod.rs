@@ -89,7 +89,7 @@ pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) exporter: Exporter,
     /// Control socket of bailiff-enforcer.
-    #[arg(long, value_name = "PATH", default_value = "/run/bailiff/enforcer.sock")]
+    #[arg(long, value_name = "PATH", default_value = "/run/bailiff/enforcer/control.sock")]
     pub(crate) control: PathBuf,
     /// Rules file of bailiff-enforcer.
     #[arg(long, value_name = "FILE", default_value = "/etc/bailiff/rules.yaml")]

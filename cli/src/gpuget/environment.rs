@@ -43,7 +43,9 @@ impl Environment {
             visible: var("CUDA_VISIBLE_DEVICES").ok(),
             force_held: var("GPU_PY_FORCE").is_ok_and(|force| force == "1"),
             library: var("BAILIFF_NVML_LIBRARY").unwrap_or_else(|_| "libnvidia-ml.so.1".to_owned()).into(),
-            stream: var("BAILIFF_STREAM").unwrap_or_else(|_| "/run/bailiff/stream.sock".to_owned()).into(),
+            stream: var("BAILIFF_STREAM")
+                .unwrap_or_else(|_| "/run/bailiff/exporter/stream.sock".to_owned())
+                .into(),
         }
     }
 }
