@@ -34,7 +34,7 @@ const ZERO: &str = include_str!("../../crates/snapshot/src/utilization.md");
 /// is missing.
 fn values() -> String {
     let stuck =
-        Stuck::ALL.map(|kind| (kind.name(), format!("{} Freed by {}.", kind.about(), kind.freed_by())));
+        Stuck::ALL.map(|kind| (kind.name(), format!("{} Memory is freed by {}.", kind.about(), kind.freed_by())));
     [
         "\n## Values of labels\n".to_owned(),
         table::values(

@@ -62,7 +62,7 @@ const PROTECTED_ON_HOST: [(&str, &str); 36] = [
     ("gamescope*", "it is a display server"),
 ];
 
-/// What the built-in protection examines of a process.
+/// Properties of a process that the built-in protection examines.
 #[derive(Debug, Clone, Copy)]
 pub struct Traits<'a> {
     /// Pid.
@@ -94,7 +94,7 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
 /// Returns why the built-in protection exempts a process with this name.
 #[must_use]
 pub fn named(comm: &str, contained: bool) -> Option<&'static str> {
-    // The kernel truncates names; others are truncated alike.
+    // The kernel truncates names to 15 bytes; names from other sources are truncated here.
     let comm = comm.get(..15).unwrap_or(comm);
     let on_host = PROTECTED_ON_HOST.iter().filter(|_| !contained);
     let first = comm.as_bytes().first();
@@ -137,7 +137,7 @@ pub struct Limits {
     pub max_processes: usize,
     /// The exporter, by the socket of its stream.
     pub exporter: Option<ProcessKey>,
-    /// `protect` of the file and the exceptions of the rule.
+    /// The policy's `protect` and the rule's exceptions.
     pub protect: Option<Protect>,
     /// What happens to processes that are stopped, traced or frozen.
     pub on_hold: OnHold,
@@ -178,7 +178,7 @@ impl Found {
 pub struct Refusal {
     /// [`Outcome::Refused`], [`Outcome::IdentityChanged`] or [`Outcome::Gone`].
     pub outcome: Outcome,
-    /// Reason for people.
+    /// Human-readable reason.
     pub why: String,
 }
 
@@ -249,7 +249,7 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
         }
         Some(_) => {}
     }
-    // An owner can move processes below this directory, so a cgroup below it proves no identity.
+    // An owner can move processes below this directory, so a cgroup below it does not prove identity.
     let confinement = now.person.place.confinement();
     if member.confinement.is_empty() || confinement.is_empty() {
         return Err(Refusal::refused(format!("the cgroup of process {} is unknown", key.pid)));
