@@ -6,13 +6,13 @@ use std::time::Duration;
 use bailiff_lease::{LeaseError, Leases, Local};
 use clap::Args;
 
-/// The upper limit of every duration, so that adding one to the current time cannot overflow.
+/// The upper limit of every duration, so that adding a duration to the current time cannot overflow.
 const MAX_DURATION: Duration = Duration::from_hours(100 * 366 * 24);
 
 /// The flags that select a lease pool.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Pool {
-    /// Use the pool in this Redis server; default: `LEASE_REDIS_URL`, else this machine's pool.
+    /// Use the pool on this Redis server; default: `LEASE_REDIS_URL`, else this machine's pool.
     ///
     /// The URL is `redis://USER:PASSWORD@HOST:PORT/DB`, `rediss://…` for TLS, or `redis+unix:///PATH`.
     #[arg(long, value_name = "URL", conflicts_with = "directory")]
@@ -50,7 +50,7 @@ impl Pool {
         }
     }
 
-    /// Opens the pool; `timeout` is that of a Redis reply.
+    /// Opens the pool; `timeout` is the maximum wait for a Redis reply.
     pub(crate) fn open(&self, timeout: Duration) -> Result<Box<dyn Leases>, LeaseError> {
         Ok(match self.backend() {
             Backend::Redis(address) => Box::new(bailiff_lease::Pool::open(address, &self.prefix, timeout)?),

@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Info(info::flags::Info),
     /// Check this machine for problems and print how to fix them
     ///
-    /// The checks change nothing. Components that are not installed, or that this user may not see, are
+    /// The checks change nothing. Components that are not installed, or that this user cannot access, are
     /// skipped.
     Doctor(doctor::Doctor),
     /// Reserve GPUs exclusively (FIFO queue)

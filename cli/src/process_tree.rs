@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, WaitOptions, geteuid, getpid, set_child_subre
 /// The processes that the command has started, as opposed to other descendants of this process.
 #[derive(Debug)]
 pub(crate) struct ProcessTree {
-    /// Whether this process already had children at its start, as a shell that replaced itself by `exec` may
-    /// have.
+    /// Whether this process already had children when it started, for example because a shell with children
+    /// replaced itself by `exec`.
     inherited_children: bool,
     /// Children of this process that do not belong to the command.
     excluded: Vec<ProcessKey>,
@@ -44,8 +44,8 @@ impl ProcessTree {
         if wait(WaitOptions::NOHANG).is_ok() {
             self.excluded = processes_below(&[], None)?.into_iter().map(|(_, stat)| stat.key).collect();
         }
-        // As a subreaper this process adopts orphans, so none escapes. With inherited children, their orphans
-        // could not be distinguished from those of the command.
+        // As a subreaper, this process adopts orphans, so that none of them escapes. This is skipped if there
+        // are inherited children, because their orphans could not be distinguished from those of the command.
         if !self.inherited_children {
             set_child_subreaper(Some(getpid()))?;
         }
@@ -123,9 +123,9 @@ pub(crate) fn command_line(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
 }
 
-/// Returns whether any process started at or after `since` may use the file: the variable in its environment
-/// names it, it has the file mapped, or its `/proc` files cannot be read. If a program has overwritten its
-/// environment, as daemons do to set a title, the mapped library counts instead.
+/// Returns whether any process started at or after `since` may use the file: its environment contains `variable`
+/// with the path of the file, it has mapped the file, or its `/proc` files cannot be read. If a process has
+/// overwritten its environment, as daemons do to set a title, a mapped `library` also counts.
 pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)) -> bool {
     let pair = [variable.as_bytes(), b"=", file.as_os_str().as_bytes()].concat();
     let Ok(proc) = Proc::own() else { return true };
@@ -149,8 +149,7 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
     })
 }
 
-/// Returns whether a process may run as our user, evaluated by its UIDs and not by the owner of its `/proc`
-/// files.
+/// Returns whether a process may run as our user, based on its UIDs and not on the owner of its `/proc` files.
 fn may_be_ours(proc: &Proc, pid: u32) -> bool {
     let is_ours = |uids: Vec<u32>| uids.contains(&geteuid().as_raw());
     let uids = proc.process(pid).and_then(|process| process.uids());

@@ -19,7 +19,7 @@ pub(crate) fn int(text: &str) -> Option<String> {
     Some(format!("{sign}{}", if digits.is_empty() { "0" } else { digits }))
 }
 
-/// Returns the usage, which is the first paragraph of a help.
+/// Returns the usage, which is the first paragraph of a help text.
 pub(crate) fn usage(help: &str) -> &str {
     help.split("\n\n").next().unwrap_or(help).trim_end()
 }

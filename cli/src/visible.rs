@@ -33,7 +33,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The GPUs that a command sees. Ambiguous values of the variable hide no GPU.
+/// The GPUs that a command sees. Ambiguous values of the variable do not hide any GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Visible {
     /// All GPUs of the driver.

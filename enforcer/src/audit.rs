@@ -63,7 +63,7 @@ pub struct Record<'a> {
     pub step: &'a str,
     /// Result: [`BEGUN`], or the name of an outcome.
     pub result: &'a str,
-    /// Details for people.
+    /// Human-readable details.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub detail: &'a str,
     /// Target of the rule.

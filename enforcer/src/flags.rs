@@ -129,7 +129,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bailiff-enforcer check /etc/bailiff/rules.yaml
-  bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   and that the node uses it
+  bailiff-enforcer check rules.yaml --against http://127.0.0.1:9837   also compare the node's policy
   kubectl get configmap rules -o jsonpath='{.data.rules\\.yaml}' | bailiff-enforcer check -
 
 Exit codes: 0: all files are valid; 1: the node runs another policy or does not respond;

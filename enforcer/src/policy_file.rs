@@ -159,7 +159,7 @@ type FileStamp = Result<Stamp, io::ErrorKind>;
 struct FileChecks {
     /// Time of the last read, and the stamp of the file at that time.
     read: (Instant, FileStamp),
-    /// Result of the last check, and the number of checks since the file differs from the last read.
+    /// Result of the last check, and the number of checks since the file has differed from the last read.
     last: Option<FileStamp>,
     unread: u32,
 }

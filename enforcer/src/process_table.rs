@@ -33,7 +33,7 @@ pub enum ProcessTableError {
     /// `/proc` shows only our own processes.
     #[error("/proc hides the processes of other users (hidepid)")]
     Hides,
-    /// `/proc` belongs to another PID namespace, so its pids would name other processes in a signal.
+    /// `/proc` belongs to another PID namespace, so a signal to one of its pids would reach another process.
     #[error("/proc belongs to another PID namespace")]
     Foreign,
     /// A process could not be read or understood, so its owner is unknown.
@@ -104,13 +104,13 @@ impl Processes {
         }
     }
 
-    /// Checks that `/proc` shows our own PID namespace. Pids of another namespace would name other processes.
+    /// Checks that `/proc` shows our own PID namespace. Pids from another namespace would refer to other processes.
     fn own(&self) -> Result<(), ProcessTableError> {
         let ours = self.proc.link("self").map_err(|_| ProcessTableError::Foreign)?;
         if ours.parse() == Ok(std::process::id()) { Ok(()) } else { Err(ProcessTableError::Foreign) }
     }
 
-    /// Reads a process by its pid in our own PID namespace; `None` if that fails or `/proc` shows another.
+    /// Reads a process by its pid in our own PID namespace; `None` if that fails or `/proc` shows another one.
     #[must_use]
     pub fn own_person(&self, pid: u32) -> Option<ProcessInfo> {
         self.own().ok()?;
@@ -149,8 +149,8 @@ impl Processes {
         self.proc.process(pid).and_then(|process| process.text("cgroup")).ok()
     }
 
-    /// Returns whether a path leads a process to the same directory as us: its mount namespace may differ. `None` if
-    /// that cannot be read.
+    /// Returns whether a process sees the same file at a path as this program does: its root or mount namespace may
+    /// differ. `None` if that cannot be read.
     #[must_use]
     pub fn sees_same(&self, pid: u32, path: &str) -> Option<bool> {
         let theirs =
@@ -174,7 +174,7 @@ impl Processes {
         Some(self.proc.process(pid).ok()?.inner_pids().ok()?.len() > 1)
     }
 
-    /// Returns the program that a process runs. What is unreadable, too long or late is unknown.
+    /// Returns the program that a process runs. A part that is unreadable, too long or read too late is unknown.
     #[must_use]
     pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Program {
         let checked = self.proc.process(key.pid).and_then(|process| process.check(key).map(|()| process));

@@ -1,4 +1,4 @@
-//! Reads the exporter's snapshots from its Unix socket, if only a trusted user can have created that.
+//! Reads the exporter's snapshots from its Unix socket, if only a trusted user can have created the socket.
 
 use std::fs::symlink_metadata;
 use std::io;

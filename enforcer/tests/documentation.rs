@@ -22,10 +22,11 @@ use bailiff_exposition::own::Own;
 
 const HEAD: &str = "# Metrics of bailiff-enforcer
 
-Generated from `enforcer/src/metrics.rs`. A series is absent if its value was not observed; for example, a rule that has
-not been evaluated yet has no number of matches, rather than 0. Counters of steps and notifications start at 0 when the
-enforcer starts, for every possible result, so that `increase()` includes the first event. Counters about leases and the
-connection to the exporter's stream appear with their first event. `target` is the name that `bailiff-enforcer status` and the audit log show.
+Generated from `enforcer/src/metrics.rs`. A series is absent if its value was not observed; for example, the number of
+matches of a rule that has not been evaluated yet is absent, not 0. Counters of steps and notifications start at 0 when
+the enforcer starts, for every possible result, so that `increase()` includes the first event. Counters about leases and
+the connection to the exporter's stream appear with their first event. `target` is the name that
+`bailiff-enforcer status` and the audit log show.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

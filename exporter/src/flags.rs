@@ -36,8 +36,8 @@ pub struct Flags {
     /// Sampling interval, such as 5s or 200ms. Scrapes return the latest sample.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub interval: String,
-    /// Timeout of driver calls, after which the driver is reported as down, and of Redis queries. Calls for a
-    /// single GPU have two fifths of this time.
+    /// Timeout of driver calls and Redis queries. A driver that does not respond in time is reported as down.
+    /// Calls for a single GPU have two fifths of this time.
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     pub deadline: String,
     /// Period for which utilization samples are read from the driver; at least two intervals. A process
@@ -67,14 +67,14 @@ pub struct Flags {
     #[arg(long)]
     pub trust_pid_namespace: bool,
     /// Redis server of the lease pool: `redis://[USER:PASSWORD@]HOST:PORT/DB` or `redis+unix:///PATH`. Leases
-    /// are shown only with this flag. Pass a URL with a password in the environment, because other users can
-    /// read the command line.
+    /// are shown only if this is set. If the URL contains a password, pass it in LEASE_REDIS_URL, because
+    /// other users can read the command line.
     #[arg(long = "lease.redis", value_name = "URL", env = "LEASE_REDIS_URL", hide_env_values = true)]
     pub lease_redis: Option<String>,
     /// Prefix of the pool's Redis keys, the same as --redis-prefix in GPU.py.
     #[arg(long = "lease.prefix", value_name = "PREFIX", env = "LEASE_PREFIX", default_value = "GPU")]
     pub lease_prefix: String,
-    /// Directory of the shared quota files, which can also be in its subdirectories (docs/quota.md).
+    /// Directory of the shared quota files. Its immediate subdirectories are read as well (docs/quota.md).
     #[arg(long = "quota.dir", value_name = "PATH", default_value = "/run/bailiff/quota")]
     pub quota_dir: PathBuf,
     /// NVIDIA's MPS control program: a path, or a name in PATH. If empty, MPS control daemons are not queried,

@@ -34,7 +34,7 @@ impl Health {
         let age = self.age.as_secs_f64();
         let since = if self.seen { "no new snapshot" } else { "no snapshot" };
         Err(format!(
-            "{since} for {age:.1} s, although one is due every {:?}; the sampling thread hangs",
+            "{since} for {age:.1} s, although a snapshot is due every {:?}; the sampling thread hangs",
             self.interval
         ))
     }

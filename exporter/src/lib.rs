@@ -176,7 +176,7 @@ impl Exporter {
     }
 }
 
-/// Notifies the watchdog of systemd while the exporter is healthy.
+/// Notifies systemd's watchdog while the exporter is healthy.
 async fn say_alive(routes: Arc<Routes>, often: Duration) {
     let mut interval = tokio::time::interval(often);
     loop {

@@ -87,7 +87,7 @@ PROCESS_STATE Gauge One "bailiff_process_state" ["pid state"]
     "1 for the current state of the process."
     "gone: listed by the driver, absent from /proc; hidden: /proc does not show it to the exporter; zombie_leader: the thread-group leader exited and other threads hold the memory.";
 PROCESS_PARENT Info One "bailiff_process_parent_info" ["pid parent"]
-    "Parent of a zombie process, which has to reap it."
+    "Parent that must reap a zombie process."
     "Absent for all other processes.";
 PROCESS_START_TIME Gauge Seconds "bailiff_process_start_time_seconds" ["pid"]
     "Start time of the process since the Unix epoch in seconds."
@@ -171,7 +171,7 @@ LEASE_WAIT Histogram Seconds "bailiff_lease_wait_seconds" [""]
     "Redis updates it together with each grant, so it survives restarts of the exporter, and decreases if Redis loses its data. Absent before the first grant.";
 LEASE_EVENTS Counter One "bailiff_lease_events_total" ["event"]
     "Events of the lease pool, by name."
-    "grant, released, reaped, cancelled, conflict, duplicate, reassert, reclaim, barrier and others. Counted by Redis like bailiff_lease_wait_seconds. Absent for events that did not occur.";
+    "Events: grant, released, reaped, cancelled, conflict, duplicate, reassert, reclaim, barrier and others. Redis counts them, as for bailiff_lease_wait_seconds. Absent for events that did not occur.";
 LEASE_UNRESERVED Gauge One "bailiff_lease_unreserved_use" ["gpu gpu_uuid"]
     "1 if processes compute on a GPU of the pool without a lease in two samples in a row, else 0."
     "0 if no process computes on the GPU, or one of the computing processes has the lease. Absent if this is uncertain: the environment or an ancestor of a process could not be read; the GPU is leased to the user of a computing process, or a computing process is in a container and may belong to the holder; a client of GPU.py holds the GPU; or the lease is changing.";
@@ -183,7 +183,7 @@ LEASE_AOF Gauge One "bailiff_lease_redis_aof_enabled" [""]
     "Without it, a crash of Redis loses leases.";
 QUOTA_VALID Gauge One "bailiff_quota_region_valid" ["quota"]
     "1 if the shared quota file could be read, else 0."
-    "quota is the path below --quota.dir. While it is 0, bailiff_quota_region_fault_info contains the reason, and no other metrics are published for the quota. Users with write access to the file can change the reported values. Absent for an empty file, because the quota has not been used yet. This and all other bailiff_quota_ metrics are absent without such a directory.";
+    "quota is the path below --quota.dir. While it is 0, bailiff_quota_region_fault_info contains the reason, and no other metrics are published for the quota. Users with write access to the file can change the reported values. Absent for an empty file, because the quota has not been used yet. This and all other bailiff_quota_ metrics are absent without a quota directory.";
 QUOTA_FAULT Info One "bailiff_quota_region_fault_info" ["quota reason"]
     "Reason why the quota file could not be read."
     "Reasons: unreadable, no_file (a FIFO or a link), short, no_quota, version. Absent if the file could be read.";
@@ -239,7 +239,7 @@ MPS_QUERY Gauge Seconds "bailiff_mps_query_seconds" ["pipe_directory"]
     "Absent if the daemon did not respond.";
 MPS_THREADS Gauge Ratio "bailiff_mps_default_active_thread_ratio" ["pipe_directory"]
     "Default fraction of a GPU's threads for clients of a new MPS server, 0 to 1."
-    "As reported by the daemon in every tenth query.";
+    "The value comes from every tenth query.";
 MPS_ASKED Gauge Seconds "bailiff_mps_query_timestamp_seconds" ["pipe_directory"]
     "Time of the last query to the MPS control daemon since the Unix epoch, in seconds."
     "All values reported by the daemon date from this time.";
@@ -257,16 +257,16 @@ MPS_CLIENTS Gauge One "bailiff_mps_clients" ["pipe_directory server"]
     "Absent if the daemon did not respond. The driver lists MPS clients separately: bailiff_process_gpu_context_info with context M+C.";
 MPS_SERVER_THREADS Gauge Ratio "bailiff_mps_server_active_thread_ratio" ["pipe_directory server"]
     "Fraction of a GPU's threads that clients of the MPS server can use, 0 to 1."
-    "As reported by the daemon in every tenth query.";
+    "The value comes from every tenth query.";
 MPS_ORPHANS Gauge One "bailiff_mps_orphan_servers" [""]
     "MPS servers whose control daemon exited."
     "Absent if not all processes could be examined.";
 MPS_CLIENT_INFO Info One "bailiff_mps_client_info" ["pipe_directory server pid"]
-    "A client of the MPS server that holds GPU memory, from the daemon's last response."
+    "An MPS client that holds GPU memory, with its server, from the daemon's last response."
     "Join on pid with bailiff_process_gpu_memory_bytes and bailiff_process_info. Absent if the daemon's pids belong to another PID namespace.";
 MPS_LOG Gauge One "bailiff_mps_log_state" ["pipe_directory log state"]
     "1 for the current state of a log file of the MPS daemon."
-    "Logs: control, server. States: read, absent, unreadable (no permission), no_file (a link or a FIFO), foreign (not owned by the daemon's user). All metrics from MPS logs (server starts, server exits, client faults, rejected and pending clients, unparsed lines, skipped bytes) are absent if neither log is read. They belong to the log directory and count from the first read.";
+    "Logs: control, server. States: read, absent, unreadable (no permission), no_file (a link or a FIFO), foreign (not owned by the daemon's user). All metrics from MPS logs (server starts, server exits, client faults, rejected and pending clients, unparsed lines, skipped bytes) are absent if neither log is read. They cover the whole log directory. Counters do not include lines written before the first read.";
 MPS_STARTS Counter One "bailiff_mps_server_starts_total" ["pipe_directory"]
     "MPS servers started, according to the daemon's log.";
 MPS_CLIENT_FAULTS Counter One "bailiff_mps_client_faults_total" ["pipe_directory"]

@@ -17,13 +17,13 @@ use bailiff_snapshot::{
 use crate::SampleSource;
 use poller::{Poller, Turn};
 
-/// Maximum number of daemons that are polled: in total, of all users except root, and of one such user. Any
-/// user can start daemons.
+/// Maximum number of daemons that are polled: in total, for all users except root together, and for each of
+/// these users. Any user can start daemons.
 const MOST: usize = 16;
 const MOST_OF_USERS: usize = 8;
 const MOST_OF_ONE: usize = 4;
-/// Published reports are at most this old plus two intervals, which is enough for the answer of the slowest
-/// daemon.
+/// Maximum age of published reports, in addition to two sampling intervals. The total is enough time for the
+/// slowest daemon to respond.
 const FRESH: Duration = Duration::from_secs(10);
 /// A daemon that was not seen for this long is forgotten. It is longer than an interval because a single scan
 /// may fail.
@@ -93,8 +93,8 @@ impl Watching {
         }
     }
 
-    /// Returns the poller of a daemon and starts it if needed; `None` if there are too many or it cannot be
-    /// started.
+    /// Returns the poller of a daemon and starts it if needed; `None` if too many pollers are running or it
+    /// cannot be started.
     fn poller(&mut self, daemon: &MpsDaemon) -> Option<&mut Poller> {
         let (process, uid) = (daemon.process, daemon.uid);
         if !self.pollers.contains_key(&process) {
@@ -143,8 +143,8 @@ fn unasked(daemon: &MpsDaemon) -> Option<MpsFault> {
     daemon.pipe_directory.is_none().then_some(MpsFault::NoDirectory)
 }
 
-/// Returns the state of the MPS source: up if one daemon answered, because any user can start one that does
-/// not answer; `None` if no daemon was queried.
+/// Returns the state of the MPS source: up if at least one daemon responded, because any user can start a
+/// daemon that does not respond; `None` if no daemon was queried.
 fn state(daemons: &[MpsDaemon]) -> Option<SourceState> {
     let answers: Vec<&MpsAnswer> = daemons.iter().filter_map(|daemon| daemon.answer.as_ref()).collect();
     if let Some(took) = answers.iter().filter_map(|answer| answer.took_us).max() {

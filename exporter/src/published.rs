@@ -43,7 +43,7 @@ enum Rendered {
 }
 
 /// A page as the list of pieces in which it was written. A single buffer would be copied as it grows, and its
-/// memory could hardly be reused for the next page.
+/// memory could rarely be reused for the next page.
 #[derive(Debug, Default)]
 struct Pieces(Vec<Bytes>);
 

@@ -67,8 +67,8 @@ impl Record {
         }
     }
 
-    /// Appends a snapshot in one write, so that the lines of two writers do not mix. After a failed write a
-    /// newline comes first: it ends the incomplete line, which no reader takes for a snapshot.
+    /// Appends a snapshot in one write, so that the lines of two writers do not mix. After a failed write, a
+    /// newline is written first to end the incomplete line, which readers do not accept as a snapshot.
     fn append(mut self, published: &Published) -> Self {
         let line = published.line();
         let written = if self.torn {

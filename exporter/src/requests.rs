@@ -1,4 +1,5 @@
-//! Counts responses by page and status code. Both sets are closed, because clients choose the path.
+//! Counts responses by page and status code. Both have a fixed set of values, because clients can request any
+//! path.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

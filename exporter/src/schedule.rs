@@ -75,7 +75,7 @@ impl Sampling {
 }
 
 /// Returns the time to wait for the next sample. Sample times are fixed at the start: a late sample does not
-/// move those after it, and missed samples are not made up for.
+/// delay later samples, and missed samples are skipped.
 fn until_next(elapsed: Duration, interval: Duration) -> Duration {
     let late = elapsed.as_nanos().checked_rem(interval.as_nanos()).unwrap_or_default();
     interval.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))

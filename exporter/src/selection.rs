@@ -47,8 +47,8 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Selects at most `most` processes of a snapshot: those with the most memory over all GPUs. A process of
-    /// unknown memory comes first, because it may hold any amount; on a tie, the lower pid comes first.
+    /// Selects at most `most` processes of a snapshot: those with the most memory over all GPUs. A process
+    /// with unknown memory comes first, because it may hold any amount; on a tie, the lower pid comes first.
     #[must_use]
     pub fn of(snapshot: &Snapshot, most: usize) -> Self {
         if snapshot.processes.len() <= most {
@@ -75,7 +75,7 @@ impl Selection {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&id))
     }
 
-    /// Returns the number of processes that are not selected, of `processes`.
+    /// Returns the number of processes that are not selected, if there are `processes` in total.
     #[must_use]
     pub fn left_out_of(&self, processes: usize) -> u64 {
         self.shown.as_ref().map_or(0, |shown| (processes - shown.len().min(processes)) as u64)

@@ -33,8 +33,8 @@ const ZERO: &str = include_str!("../../crates/snapshot/src/utilization.md");
 /// Returns the sections about label values, generated from the enums and their comments, so that no value
 /// is missing.
 fn values() -> String {
-    let stuck =
-        Stuck::ALL.map(|kind| (kind.name(), format!("{} Freed by {}.", kind.about(), kind.freed_by())));
+    let stuck = Stuck::ALL
+        .map(|kind| (kind.name(), format!("{} Memory is freed by {}.", kind.about(), kind.freed_by())));
     [
         "\n## Values of labels\n".to_owned(),
         table::values(

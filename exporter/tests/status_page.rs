@@ -35,7 +35,7 @@ fn processes_of_a_gpu_without_list_are_unknown() {
     let holders = vec![entry(41, Some(made_up::GIB))];
     let lost = GpuSample::faulty(About::unnamed(2), Fault::Lost);
     for (first, others) in
-        [(gpu(1, 0, holders), ""), (gpu(1, 0, vec![]), "None on the GPUs with a process list.")]
+        [(gpu(1, 0, holders), ""), (gpu(1, 0, vec![]), "None on the GPUs whose processes are known.")]
     {
         let processes = [found(facts(41, "alice", "python3"))].into();
         let html = page(sample(1, vec![first, without_list(1), lost.clone()], processes));
@@ -49,7 +49,7 @@ fn processes_of_a_gpu_without_list_are_unknown() {
         assert!(section_text.contains(others) && !section_text.contains("GPU 0:"), "{section_text}");
         assert!(
             html.contains(
-                "<li>GPU 1: its processes are unknown, because the driver returned no process list"
+                "<li>GPU 1: the processes are unknown, because the driver returned no process list"
             ),
             "{html}"
         );

@@ -95,7 +95,8 @@ fn assert_no_signal(enforcer: &Enforcer, tenant: &Tenant) {
     assert!(tenant.is_running() && tenant.terms_received() == 0);
 }
 
-/// Returns a directory behind a symbolic link, whose path can be replaced in one step.
+/// Replaces a directory with a symbolic link to it, so that its path can be replaced atomically. Creates the
+/// directory if it does not exist. Returns the path.
 fn linked(home: &Home, name: &str) -> PathBuf {
     let (path, real) = (home.path().join(name), home.path().join(format!("{name}.real")));
     match fs::rename(&path, &real) {

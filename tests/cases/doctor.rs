@@ -270,7 +270,7 @@ fn redis_without_persistence_is_reported() {
     let redis = Redis::with(&["--maxmemory-policy", "allkeys-lru", "--requirepass", "secret"]);
     let report = node.check(&["--redis", &address(&redis, "secret")]);
     report.assert_check("redis", "warn", "evicts keys");
-    report.assert_check("redis", "warn", "loses the last leases");
+    report.assert_check("redis", "warn", "loses the newest leases");
     report.assert_check("leases", "skip", "there is no lease pool");
     node.check(&["--redis", &address(&redis, "wrong")]).assert_check("redis", "fail", "refuses");
     node.check(&["--redis", &redis.address()]).assert_check("redis", "fail", "refuses");

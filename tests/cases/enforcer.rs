@@ -99,7 +99,7 @@ fn idle_holder_is_flagged_notified_and_ended() {
             .then_some(())
     });
     assert!(
-        terminal.read().contains("was terminated; 2.0GiB of GPU memory were released"),
+        terminal.read().contains("was terminated; 2.0GiB of GPU memory was released"),
         "{}",
         terminal.read()
     );

@@ -106,7 +106,7 @@ impl Fixture {
         self.legacy(1).query(&["EXISTS", key]) == Reply::Text("1".to_owned())
     }
 
-    /// Waits for this many blocked connections. A client of GPU.py has one, and a waiter of ours has two.
+    /// Waits for this many blocked connections. An original client has one, and one of our waiters has two.
     fn blocked(&self, count: usize) {
         let mut monitor = self.legacy(1);
         until("connections to be blocked", || (monitor.blocked() == count).then_some(()));

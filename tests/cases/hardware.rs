@@ -92,7 +92,7 @@ fn work(pid: u32) -> Option<String> {
     (args.next()? == "worker").then_some(args.next()?.to_owned())
 }
 
-/// Describes a process as a driver that behaves as documented reports it.
+/// Returns a process's keys in the scenario, for a driver that behaves as documented.
 fn as_documented(work: &str) -> String {
     let process = match work {
         "busy" => "used: 500MiB, sm: 97",

@@ -145,7 +145,7 @@ echo $gpu
         path.display().to_string()
     }
 
-    /// Returns the same program without the wait for the agent.
+    /// Like [`Self::original_client`], but the program does not wait for the agent.
     fn original_client_unobserved(&self) -> String {
         let path = self.original_client();
         let text = fs::read_to_string(&path).unwrap();
@@ -168,7 +168,7 @@ echo $gpu
         self.task_of(":", (take, then))
     }
 
-    /// Does the same with a launcher that runs `first` before that.
+    /// Like [`Self::task`], but the launcher runs `first` before it starts the task.
     fn task_of(&self, first: &str, (take, then): (&str, &str)) -> (u32, u32) {
         let [path, program] = ["task", "launcher"].map(|name| self.node.home.path().join(name));
         let _ = fs::remove_file(&path);

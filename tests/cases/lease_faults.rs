@@ -310,7 +310,7 @@ fn suspended_waiters(redis: &Redis) -> (Child, Child) {
         let audit = leases.audit().unwrap();
         audit.leases.iter().any(|lease| lease.lease == foreign && lease.state == "held").then_some(())
     });
-    // After a period without heartbeats, a client on another machine ended the lease as that of a dead holder.
+    // After a period without heartbeats, a client on another machine ended the lease as if its holder were dead.
     leases.end(&foreign, End::Dead { pid: "", start: "", known: false }, &[]).unwrap();
     let next = hold(redis, &["run", "--nonblock"]);
     kill_process(Pid::from_child(&waiter), Signal::CONT).unwrap();

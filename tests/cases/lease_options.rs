@@ -403,8 +403,8 @@ fn lease_status_lists_the_pool_and_own_leases() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("3 GPUs: ") && lines[0].contains("2 leased"), "{text}");
     assert!(lines[0].ends_with("; 1 waiting"), "{text}");
-    assert!(lines[1].starts_with("you hold GPUs 0,1 since ") && lines[1].contains("tea"), "{text}");
-    assert!(lines[2].starts_with("you wait for 3 GPUs since "), "{text}");
+    assert!(lines[1].starts_with("you have held GPUs 0,1 for ") && lines[1].contains("tea"), "{text}");
+    assert!(lines[2].starts_with("you have waited for 3 GPUs for "), "{text}");
     assert!(lines[2].contains(": place 1"), "{text}");
     let json = json_of(&redis, &["status", "--json"]);
     assert_eq!((&json["gpus"]["leased"], &json["waiting"]), (&Value::from(2), &Value::from(1)));

@@ -1,5 +1,5 @@
-//! Tests `bailiff lease` with this machine's own pool: which lease ends with which process, whichever process is
-//! killed.
+//! Tests `bailiff lease` with this machine's own pool: which processes keep a lease, and that its GPUs are freed
+//! when these processes have exited or were killed.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::collections::BTreeSet;
@@ -286,7 +286,7 @@ fn release_mine_skips_leases_of_a_run() {
     inside.arg("$BAILIFF lease acquire --duration 1h --format ids && $BAILIFF lease release --mine");
     assert_eq!(stdout_of(&inside.output().unwrap()), "2\n1\n");
     assert_eq!(states(&pool), ["leased", "leased", "idle", "idle", "idle", "idle"]);
-    // A `run` lease whose record claims `acquire` is kept by its command.
+    // The command of a `run` lease keeps the lease even if the record claims that it is an `acquire` lease.
     let holder = hold(&pool, &["run", "--gpu", "2"]);
     let file = pool.path().join("gpu/2");
     let record = fs::read_to_string(&file).unwrap();
@@ -560,7 +560,7 @@ fn held_gate_is_reported_and_leaks_nothing() {
         until("several waits", || (started.elapsed().as_secs() >= seconds).then_some(()));
         (entries("task"), entries("fd"))
     };
-    // Each attempt to take the GPU waits 1 s for the gate, at most once in 2 s.
+    // The waiter attempts to take the GPU at most once in 2 s, and each attempt waits 1 s for the gate.
     let (early, late) = (after(3), after(9));
     assert_eq!(early, late, "threads and descriptors");
     gate.kill().unwrap();

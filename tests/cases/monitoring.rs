@@ -55,7 +55,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Checks a file in `alerts/` with the tool for its consumer.
+/// Checks files in `alerts/` with promtool or amtool.
 fn check(tool: &str, arguments: &[&str]) {
     let directory = root().join("alerts");
     let output = Command::new(programs::tool(tool)).args(arguments).current_dir(directory).output().unwrap();

@@ -31,7 +31,7 @@ rules:
     then: [{terminate: {}}]
 ";
 
-/// A tenant halfway to its action, and the enforcer.
+/// A tenant with half of the streak that an action needs, and the enforcer.
 struct Setup {
     tenant: Tenant,
     enforcer: Enforcer,
@@ -196,8 +196,8 @@ fn lost_gpu_freezes_only_its_streaks() {
     assert!(due["evidence"]["seq"].as_u64().unwrap() >= seq + NEEDED, "healed after {seq}: {due}");
 }
 
-/// Asserts that the holder of two GPUs is spared: it is idle on the first GPU while the second is not observed. Other
-/// holders on the first GPU are terminated.
+/// Asserts that a holder of two GPUs is not terminated if it is idle on the first GPU but the second is not
+/// observed. Other holders on the first GPU are terminated.
 fn assert_holder_survives_once(lose: impl FnOnce(&mut Driver)) {
     let rules =
         RULES.replace("rules:", "limits: {per_gpu_hour: 9, per_user_hour: 9, per_node_hour: 9}\nrules:");

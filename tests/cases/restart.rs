@@ -121,7 +121,7 @@ fn budgets_survive_a_restart() {
     assert_eq!(ids(&crash.node, "begun"), [1]);
 }
 
-/// On SIGTERM, the enforcer cancels its action: the log contains the signals that were sent, and no KILL follows.
+/// If the state file is invalid, the enforcer renames it and starts paused.
 #[test]
 fn unreadable_state_is_a_pause() {
     let node = Node::new(&rules("30s", 6));
@@ -136,6 +136,7 @@ fn unreadable_state_is_a_pause() {
     assert!(state.join("state.json.unread").exists(), "the previous file is kept");
 }
 
+/// On SIGTERM, the enforcer cancels its action: the log contains the signals that were sent, and no KILL follows.
 #[test]
 fn stopped_in_the_grace() {
     let node = Node::new(&rules("30s", 6));

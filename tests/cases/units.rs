@@ -22,7 +22,7 @@ use end_to_end::home::Home;
 use end_to_end::{programs, wait};
 use rustix::process::Signal;
 
-/// Documented upper bound for the score of `systemd-analyze security` for each unit, from 0 (best) to 10.
+/// Documented upper bound for each unit's score in `systemd-analyze security`, in tenths: from 0 (best) to 100.
 const MOST: [(&str, &str); 2] = [("bailiff-exporter", "31"), ("bailiff-enforcer", "33")];
 
 const RULES: &str = "version: 1

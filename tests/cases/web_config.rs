@@ -378,7 +378,8 @@ impl LoadedExporter {
         until("a connection", || self.site.client().connect(self.exporter.address()).ok())
     }
 
-    /// If the kernel's queue is full, the client would retry after a second. This function does not wait for that.
+    /// Sends the beginning of a TLS handshake. Fails after 200 ms if the kernel's queue is full, because the
+    /// connection would be retried only after a second.
     fn begin_handshake(&self) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.exporter.address(), Duration::from_millis(200))?;
         stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1])?;

@@ -44,7 +44,7 @@ impl Slice {
         assert!(self.try_take(below, pid), "a process can be moved");
     }
 
-    /// Does the same for a process that may have exited. Returns whether it was moved.
+    /// Like [`Self::take`], for a process that may have exited. Returns whether the process was moved.
     #[must_use]
     pub fn try_take(&self, below: &str, pid: u32) -> bool {
         let directory = self.mount.join(&self.name).join(below);

@@ -55,7 +55,7 @@ pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns such a connection from another local address, such as 127.0.0.2.
+/// Returns a connection from another local address, such as 127.0.0.2. It has no timeout.
 ///
 /// # Errors
 /// If no server is listening, or if the address is not local.

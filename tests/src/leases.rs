@@ -83,7 +83,7 @@ impl LeasePool for Directory {
 /// Returns the command `bailiff lease …` for a pool.
 ///
 /// # Panics
-/// If that fails.
+/// If `bailiff` has not been built.
 #[must_use]
 pub fn bailiff(pool: &impl LeasePool, args: &[&str]) -> Command {
     let mut command = Command::new(programs::bailiff());
@@ -98,7 +98,7 @@ pub fn bailiff(pool: &impl LeasePool, args: &[&str]) -> Command {
 /// Runs `bailiff lease …` on a pool.
 ///
 /// # Panics
-/// If that fails.
+/// If the command cannot be started.
 #[must_use]
 pub fn run(pool: &impl LeasePool, args: &[&str]) -> Output {
     bailiff(pool, args).output().unwrap()
@@ -107,7 +107,7 @@ pub fn run(pool: &impl LeasePool, args: &[&str]) -> Output {
 /// Returns the exit code of a run.
 ///
 /// # Panics
-/// If that fails.
+/// If the run was terminated by a signal.
 #[must_use]
 pub fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
@@ -116,7 +116,7 @@ pub fn code(output: &Output) -> i32 {
 /// Returns the standard output of a successful run.
 ///
 /// # Panics
-/// If that fails.
+/// If the run failed.
 #[expect(clippy::must_use_candidate, reason = "a caller may only need the success")]
 pub fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
@@ -126,7 +126,7 @@ pub fn stdout_of(output: &Output) -> String {
 /// Returns the state of each GPU, in order.
 ///
 /// # Panics
-/// If that fails.
+/// If the pool cannot be listed.
 #[must_use]
 pub fn states(pool: &impl LeasePool) -> Vec<String> {
     let list: Value = serde_json::from_str(&stdout_of(&run(pool, &["list", "--json"]))).unwrap();
@@ -168,10 +168,10 @@ pub fn end(mut child: Child, signal: Signal) {
     child.wait().unwrap();
 }
 
-/// Returns the process of the command for which a lease was taken.
+/// Returns the process of the command that a runner has started under a lease.
 ///
 /// # Panics
-/// If that fails.
+/// If the runner does not start a command.
 #[must_use]
 pub fn command_of(runner: &Child) -> Pid {
     let children = format!("/proc/{0}/task/{0}/children", runner.id());

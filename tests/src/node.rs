@@ -10,8 +10,8 @@ use crate::fake::Scenario;
 use crate::home::Home;
 use crate::tenant::{Tenant, start};
 
-/// Ticks of 200 ms. A busy machine is late by less than two ticks, after which a snapshot would be too old. A sample
-/// that takes longer than its deadline counts as a hang, which has effects for minutes.
+/// Ticks of 200 ms. A snapshot becomes too old after two ticks, and the delays on a busy machine are shorter.
+/// A sample that takes longer than its deadline counts as a hang, which has effects for minutes.
 pub const TICKS: [&str; 6] = ["--interval", "200ms", "--look-back", "400ms", "--deadline", "10s"];
 
 /// The node.
@@ -55,7 +55,7 @@ impl Node {
         Self::of(rules, &[""])
     }
 
-    /// Creates a node with GPUs with these keys, and these rules.
+    /// Creates a node with these rules. Each element of `gpus` contains the scenario keys of a GPU.
     #[must_use]
     pub fn of(rules: &str, gpus: &[&str]) -> Self {
         Self::with_ticks(rules, gpus, &TICKS)

@@ -23,8 +23,8 @@ pub struct Redis {
 impl Redis {
     /// Starts a server.
     ///
+    /// # Panics
     /// If Redis is not installed, or does not listen.
-    /// If it is not installed, or does not listen.
     #[must_use]
     pub fn start() -> Self {
         Self::with(&[])

@@ -39,7 +39,7 @@ impl Showcase {
         Self::with(scenario, processes, &[])
     }
 
-    /// Creates such a node with additional flags.
+    /// Like [`Self::new`], with additional flags for the exporter.
     ///
     /// # Panics
     /// If the node cannot be set up.

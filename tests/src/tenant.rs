@@ -1,5 +1,5 @@
-//! Tenants: processes of user nobody, which are not protected because they are not root's. Like processes that
-//! hold GPUs, each has a device file open. Each is in its own session.
+//! Tenants: processes of user nobody, because root's processes are protected. Like processes that hold GPUs, each
+//! tenant has a device file open. Each tenant is in its own session.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;

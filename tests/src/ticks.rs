@@ -24,7 +24,7 @@ impl Ticks {
         wire::parse(&line).expect("a snapshot of our version")
     }
 
-    /// Returns the closure's first result for the next snapshots.
+    /// Passes the next snapshots to the closure until it returns a value, and returns that value.
     pub fn until<T>(&mut self, what: &str, query: impl Fn(&Snapshot) -> Option<T>) -> T {
         until(what, || query(&self.tick()))
     }

@@ -53,7 +53,7 @@ pub(crate) fn query(machine: &Machine, deadline: Duration) -> Result<DriverRepor
     }
 }
 
-/// Checks that the driver and all its GPUs answer, and that its library and kernel module match.
+/// Checks that the driver and all its GPUs respond, and that its library and kernel module match.
 pub(super) fn checks(flags: &Doctor, report: Result<&DriverReport, &String>) -> Vec<Check> {
     let report = match report {
         Ok(report) => report,
@@ -61,7 +61,7 @@ pub(super) fn checks(flags: &Doctor, report: Result<&DriverReport, &String>) -> 
             return vec![Check::fail(
                 "driver",
                 why.clone(),
-                "check whether the system has run out of processes or memory",
+                "check whether the system is out of memory or has reached its process limit",
             )];
         }
     };

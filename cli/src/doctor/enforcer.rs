@@ -1,4 +1,4 @@
-//! The enforcer: whether it answers, which actions it holds back, and whether its rules are valid.
+//! The enforcer: whether it responds, whether it withholds actions, and whether its rules are valid.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
@@ -73,7 +73,7 @@ fn of_status(status: &Value) -> Vec<Check> {
         let why = text(&status["cap"]["why"]);
         checks.push(Check::warn(
             NAME,
-            format!("dry run, also for rules in enforce mode: {why}"),
+            format!("dry run for all rules, including rules in enforce mode: {why}"),
             "run bailiff-enforcer status",
         ));
     }

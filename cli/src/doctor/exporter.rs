@@ -52,11 +52,11 @@ fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
     }
     for (source, state) in snapshot.sources.iter().filter(|(_, state)| !state.up) {
         let fault = state.fault.as_deref().unwrap_or("unknown").replace('_', " ");
-        let hint = "see the other checks of this source, or check journalctl -u bailiff-exporter";
+        let hint = "see the other checks for this data source, or check journalctl -u bailiff-exporter";
         checks.push(Check::fail(NAME, format!("the exporter cannot read {source}: {fault}"), hint));
     }
     if snapshot.pid_namespace != PidNamespace::Host {
-        let hint = "hostPID: true in Kubernetes, --pid=host with docker, or --trust-pid-namespace";
+        let hint = "set hostPID: true in Kubernetes or --pid=host in Docker, or use --trust-pid-namespace";
         checks.push(Check::fail(
             NAME,
             "the exporter is not in the host's PID namespace, so it cannot identify processes",

@@ -1,4 +1,4 @@
-//! MPS: daemons that do not answer, servers without a daemon, conflicting compute modes, and clients that
+//! MPS: daemons that do not respond, servers without a daemon, conflicting compute modes, and clients that
 //! name GPUs by index.
 
 use std::path::Path;
@@ -55,7 +55,7 @@ pub(super) fn checks(machine: &Machine, sample: Option<&Sample>) -> Vec<Check> {
     checks
 }
 
-/// Checks one daemon; `None` if it answers.
+/// Checks one daemon; `None` if it responds.
 fn of_daemon(daemon: &Daemon) -> Option<Check> {
     match daemon.state {
         State::Answers => None,
@@ -69,7 +69,7 @@ fn of_daemon(daemon: &Daemon) -> Option<Check> {
                 hint.unwrap_or_else(|| "run bailiff mps status".to_owned()),
             ))
         }
-        // The daemon's process runs. Perhaps only its files are unreachable, as those of a container are.
+        // The daemon's process is running. Its files may just be unreachable, for example in a container.
         State::Stale | State::Unknown => {
             let why = daemon.why.as_deref().unwrap_or("the state of the daemon is unknown");
             Some(Check::skip(NAME, format!("{}: {why}", daemon.label()), Some("run sudo bailiff mps status")))

@@ -87,8 +87,8 @@ fn refused(name: &'static str, error: &LeaseError) -> Check {
     Check::fail(name, text, hint)
 }
 
-/// Warns about a Redis without a password: any client may release the leases of others. A Unix socket is
-/// protected by its owner and group.
+/// Warns about a Redis server without a password, because any client can release other clients' leases. A Unix
+/// socket is protected by its owner and group.
 fn unprotected(address: &str) -> Option<Check> {
     let (scheme, rest) = address.split_once("://")?;
     let closed = rest.contains('@') || scheme.contains("unix");

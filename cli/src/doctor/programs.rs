@@ -63,8 +63,8 @@ pub(super) fn quota(flags: &Doctor) -> Check {
     }
 }
 
-/// Checks that this program starts with the library preloaded. If the loader cannot preload it, it only
-/// prints an error.
+/// Checks that this program starts with the library preloaded. If the library cannot be preloaded, the loader
+/// only prints an error.
 fn loads(library: &Path, flags: &Doctor) -> Result<(), String> {
     let mut command = child::itself();
     command.arg("--version").env("LD_PRELOAD", library);

@@ -1,4 +1,4 @@
-//! The sources of snapshots: the exporter if it runs, else direct sampling.
+//! The sources of snapshots: the exporter if it is running, else direct sampling.
 
 #![expect(
     clippy::disallowed_methods,
@@ -21,7 +21,7 @@ use crate::exit::Failure;
 use crate::output::print_message;
 use crate::stream::{Stream, StreamError};
 
-/// Timeout of the exporter, which answers immediately even if the driver hangs.
+/// Timeout of the exporter, which responds immediately even if the driver hangs.
 const EXPORTER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum deadline of one driver call.
 const CALL_DEADLINE: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ pub(crate) trait SnapshotSource {
     fn next(&mut self) -> Result<Collected, Failure>;
 }
 
-/// Connects to the exporter; samples directly if it does not run or its snapshots are stale.
+/// Connects to the exporter; samples directly if it is not running or its snapshots are stale.
 pub(crate) fn open(flags: &flags::SourceFlags) -> Result<Box<dyn SnapshotSource>, Failure> {
     if !flags.alone {
         match connect(flags) {
@@ -98,7 +98,7 @@ impl SnapshotSource for Exporter {
     }
 }
 
-/// Connects to the exporter. The error is the reason, or `None` if no exporter runs.
+/// Connects to the exporter. The error is the reason, or `None` if no exporter is running.
 fn connect(flags: &flags::SourceFlags) -> Result<Exporter, Option<String>> {
     let why = |error: StreamError| (!matches!(error, StreamError::NotListening)).then(|| error.to_string());
     let mut stream = Stream::open(&flags.exporter.stream, EXPORTER_TIMEOUT).map_err(why)?;

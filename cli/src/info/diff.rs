@@ -157,7 +157,7 @@ fn changes(before: &[Holder], now: &[Holder]) -> Vec<Change> {
     let (mut before, now) = (keyed(before), keyed(now));
     let mut changes = Vec::new();
     for (key, is) in &now {
-        // A listed pid without a process is matched with the earlier process of that pid.
+        // A listed pid without a process is matched with the earlier process that had this pid.
         let earlier = before.keys().find(|earlier| *earlier == key).or_else(|| {
             before.keys().find(|earlier| {
                 key.1.is_none() && is.state == bailiff_snapshot::State::Gone && earlier.0 == key.0

@@ -26,7 +26,7 @@ pub(crate) struct Info {
     pub(crate) gpu: Vec<String>,
     /// Print the long report.
     ///
-    /// It adds the breakdown of each GPU's memory and the memory of each user.
+    /// The long report adds the breakdown of each GPU's memory and the memory of each user.
     #[arg(long)]
     pub(crate) full: bool,
     /// Print the long report and the processes that have a GPU device file open.

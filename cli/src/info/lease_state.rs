@@ -82,7 +82,7 @@ impl LeaseInfo {
             GpuState::Legacy => format!("legacy (GPU.py){pid}{gone}"),
             GpuState::Gathering => "gathering: reserved for a waiting request".to_owned(),
             GpuState::Quarantined => "quarantined: not leased because of a problem".to_owned(),
-            GpuState::Barrier => "barrier: not leased yet, after a restart of the pool".to_owned(),
+            GpuState::Barrier => "barrier: not leased yet, because Redis was restarted".to_owned(),
             GpuState::Unknown => "unknown".to_owned(),
         }
     }
@@ -103,7 +103,7 @@ impl<'a> PoolView<'a> {
         Some(LeaseInfo::of(gpu, gpu.lease.as_deref().and_then(|lease| leases.held(lease))))
     }
 
-    /// Returns whether a process that uses a GPU has a lease of it; `None` if unknown.
+    /// Returns whether a process that uses a GPU has a lease on it; `None` if unknown.
     pub(super) fn has_lease(&self, process: Option<&wire::Process>, gpu: &wire::Gpu) -> Option<bool> {
         let leases = self.0?;
         let members = Members::of_wire(process?)?;

@@ -125,7 +125,7 @@ fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DevicePr
     Some((scanned.clone(), since_boot().saturating_sub(scanned.at())))
 }
 
-/// Renders the report, or its differences to an earlier one.
+/// Renders the report, or its differences from an earlier report.
 fn render(flags: &Info, before: Option<&InfoReport>, report: &InfoReport) -> Result<String, Failure> {
     if flags.json {
         let json = match before {

@@ -64,7 +64,7 @@ pub(crate) struct GpuReport {
     /// Why the GPU cannot be read.
     pub(crate) fault: Option<Word<Fault>>,
     pub(crate) mig: bool,
-    /// Number of MIG instances of the GPU; its processes are listed on these.
+    /// Number of MIG instances of the GPU; processes are listed under the instances.
     pub(crate) instances: Option<u64>,
     pub(crate) memory: Option<Memory>,
     /// Utilization in percent.
@@ -127,7 +127,7 @@ pub(crate) struct Holder {
     pub(crate) slurm_job: Option<String>,
     pub(crate) unit: Option<String>,
     pub(crate) workload: Option<String>,
-    /// Whether the process has a lease of the GPU; `None` if unknown.
+    /// Whether the process has a lease on the GPU; `None` if unknown.
     pub(crate) leased: Option<bool>,
 }
 
@@ -182,8 +182,8 @@ impl InfoReport {
         self.gpus.retain(|gpu| names.is_empty() || names.iter().any(|name| gpu.has_name(name)));
     }
 
-    /// Adds the processes with an open device file, from a scan of this age; the device minors are those of
-    /// the snapshot.
+    /// Adds the processes with an open device file, from a scan of this age. The GPUs' device minors are taken
+    /// from the snapshot.
     pub(crate) fn add_device_processes(
         &mut self,
         device_processes: &DeviceProcesses,
@@ -299,7 +299,7 @@ impl Holder {
         }
     }
 
-    /// Returns the user name of its owner, or the UID.
+    /// Returns the user name of the process owner, or the UID.
     pub(crate) fn owner(&self) -> Option<String> {
         self.user.clone().or_else(|| self.uid.map(|uid| uid.to_string()))
     }

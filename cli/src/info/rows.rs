@@ -113,7 +113,7 @@ impl HolderRow<'_> {
         self.known(self.holder.idle_ms.map(|ms| span(Duration::from_millis(ms))))
     }
 
-    /// Returns whether the holder has a lease of the GPU.
+    /// Returns whether the holder has a lease on the GPU.
     fn lease(&self) -> Cell {
         match self.holder.leased {
             None => self.unknown.into(),

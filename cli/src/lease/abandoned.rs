@@ -1,4 +1,4 @@
-//! GPUs taken by the GPU.py protocol whose process has exited.
+//! GPUs taken with the GPU.py protocol by processes that have exited.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,12 +19,12 @@ const EXPORTER_TIMEOUT: Duration = Duration::from_secs(2);
 /// A GPU whose process has exited.
 pub(crate) struct Abandoned<'a> {
     pub(crate) gpu: &'a Gpu,
-    /// The lease of the drop-in; `None` for a record of GPU.py, which contains only a pid.
+    /// The lease taken by the drop-in; `None` for a record written by GPU.py, which contains only a pid.
     pub(crate) lease: Option<&'a Lease>,
 }
 
-/// Returns the abandoned GPUs of a pool: those with a lease of the drop-in whose process and all processes that were
-/// given the GPU have exited, and those with a GPU.py record whose pid does not exist.
+/// Returns the abandoned GPUs of a pool: GPUs leased by the drop-in, if the holder and all processes that were
+/// given the GPU have exited, and GPUs with a GPU.py record whose pid does not exist.
 pub(crate) fn abandoned<'a>(audit: &'a Audit, local_host: &LocalHost) -> Vec<Abandoned<'a>> {
     let as_abandoned = |gpu: &'a Gpu| {
         if let Some(owner) = &gpu.owner {

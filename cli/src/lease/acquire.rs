@@ -35,7 +35,7 @@ pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
     let grant = grant.inspect_err(|_| progress.clear())?;
     let lease = (&ticket, &grant);
     let mut lock_holder = transfer(&mut *pool, lease, (ttl, flags.duration), holder)?;
-    // Written at once, so that a reader gets all of it or nothing; if it cannot be written, the lease is released.
+    // A single write, so that a reader gets the whole text or nothing. If it fails, the lease is released.
     let printed = text(&mut *pool, lease, flags.format)
         .and_then(|text| Ok(std::io::stdout().write_all(format!("{text}\n").as_bytes())?));
     if printed.is_err() {

@@ -115,7 +115,7 @@ impl<'a> CommandLease<'a> {
                 true
             }
             Ok(_) => false,
-            // While Redis does not answer, it cannot grant the GPUs to another request either.
+            // While Redis does not respond, it cannot grant the GPUs to another request either.
             Err(error) => {
                 print_message(format_args!("cannot renew the lease: {error}"));
                 false
@@ -153,7 +153,7 @@ impl<'a> CommandLease<'a> {
 fn withdraw(flags: &flags::Run, lease: &str) {
     let withdrawn = open(&flags.request.pool).and_then(|mut pool| {
         match pool.release(lease, None, (offset(), std::process::id())) {
-            // It was granted to this process just now, and is released when this process exits.
+            // The lease was granted to this process just now, and is released when this process exits.
             Ok(_) | Err(LeaseError::HeldElsewhere(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }

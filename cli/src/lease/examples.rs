@@ -60,7 +60,7 @@ pub(crate) const RELEASE: &str = "\
 Examples:
   bailiff lease release                      release the lease named by BAILIFF_LEASE_ID
   bailiff lease release --gpu 3              release the lease on GPU 3
-  bailiff lease release --mine               release all you acquired or adopted; print how many
+  bailiff lease release --mine               release your acquired or adopted leases; print how many
 
 Exit codes: 0: the GPUs are free now, or already were; 3: the lease belongs to another holder or
 to a running command, or the GPU is not leased; 4: unknown lease; 64: invalid flags, or no such
@@ -81,7 +81,7 @@ pub(crate) const LIST: &str = "\
 Examples:
   bailiff lease list
   bailiff lease list --json | jq -r '.gpus[] | select(.state == \"idle\") | .id'
-  bailiff lease list --redis redis://gpu1    list the pool in a Redis server
+  bailiff lease list --redis redis://gpu1    list the pool on a Redis server
 
 Exit codes: 0: success; 64: invalid flags; 69: no pool, or Redis does not respond.";
 

@@ -47,7 +47,7 @@ pub(crate) enum Lease {
 pub(crate) struct LeaseRequest {
     /// Number of GPUs to lease.
     ///
-    /// The request is granted in full or not at all. Default: 1, or all GPUs of --gpu.
+    /// The request is granted in full or not at all. Default: 1, or all GPUs listed in --gpu.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) gpus: Option<u32>,
     /// Lease only these GPUs, by index or UUID, such as 0,1.
@@ -264,7 +264,7 @@ pub(crate) struct Hold {
     /// Hold until this process exits.
     #[arg(long = "for", value_name = "PID", requires = "start")]
     pub(crate) holder: Option<u32>,
-    /// Start time of that process, in clock ticks since boot.
+    /// Start time of the process given by --for, in clock ticks since boot.
     #[arg(long, value_name = "TICKS")]
     pub(crate) start: Option<u64>,
     /// Hold for this time.
@@ -275,7 +275,7 @@ pub(crate) struct Hold {
     pub(crate) keep: Vec<i32>,
 }
 
-/// Parses the interval of renewals, far below the minute after which a lease is lost.
+/// Parses the renewal interval, which must be far below the minute after which a lease is lost.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = span(text)?;
     let allowed = Duration::from_millis(10)..=Duration::from_secs(30);

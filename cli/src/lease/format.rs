@@ -56,8 +56,8 @@ pub(super) fn uuids(gpus: &[(String, Option<String>)], ids: &[String]) -> Option
     ids.iter().map(uuid).collect()
 }
 
-/// Checks that the driver's indexes are still those of the pool's creation: a GPU that has fallen off the bus shifts
-/// the indexes after it.
+/// Checks that the driver's indexes are still the same as when the pool was created, because a GPU that has fallen
+/// off the bus shifts the indexes after it.
 pub(super) fn check_indexes(
     pool: &mut dyn Leases,
     grant: &Grant,

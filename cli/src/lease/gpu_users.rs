@@ -16,7 +16,7 @@ const HINT_TIMEOUT: Duration = Duration::from_millis(20);
 pub(crate) enum Users {
     /// No exporter runs: its socket does not exist.
     None,
-    /// The exporter does not answer, and why.
+    /// The exporter does not respond, and why.
     Unknown(String),
     /// The newest snapshot of the exporter.
     Known(Box<Snapshot>),
@@ -36,7 +36,7 @@ impl Users {
         }
     }
 
-    /// Returns the processes on a GPU; empty if no exporter runs.
+    /// Returns the processes on a GPU; empty if no exporter is running.
     ///
     /// # Errors
     /// Why the processes are unknown. The messages are part of GPU.py's output.
@@ -55,7 +55,7 @@ impl Users {
     }
 }
 
-/// Returns the used GPUs with the pids of their compute processes; empty if the exporter does not answer in time.
+/// Returns the used GPUs with the pids of their compute processes; empty if the exporter does not respond in time.
 pub(crate) fn used<'a>(stream: &Path, gpus: impl Iterator<Item = &'a Gpu>) -> BTreeMap<String, Vec<u32>> {
     let Users::Known(snapshot) = Users::read(stream, HINT_TIMEOUT) else { return BTreeMap::new() };
     let pids = |gpu: &Gpu| find(&snapshot, gpu).map(|found| computing(found).collect()).unwrap_or_default();

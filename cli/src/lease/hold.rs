@@ -61,7 +61,7 @@ fn millis(duration: Duration) -> i64 {
 
 /// Holds a lease until its end. A signal ends this process and thereby the lease.
 pub(crate) fn hold(flags: &flags::Hold) -> Result<ExitCode, Failure> {
-    // A new session receives no signals of the terminal.
+    // A new session does not receive signals from the terminal.
     let _ = rustix::process::setsid();
     close_all_but(&flags.keep)?;
     match (flags.holder, flags.start, flags.duration) {
@@ -72,7 +72,7 @@ pub(crate) fn hold(flags: &flags::Hold) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Closes inherited descriptors: another process may wait for the end of a pipe or for a lock.
+/// Closes inherited descriptors, because another process may be waiting for a pipe to close or for a lock.
 fn close_all_but(keep: &[i32]) -> std::io::Result<()> {
     let numbers = Directory::open(Path::new("/proc/self/fd"))?.numbers()?;
     let numbers = numbers.into_iter().filter_map(|number| i32::try_from(number).ok());

@@ -65,7 +65,8 @@ fn line(gpu: &Gpu, audit: &Audit) -> String {
     format!("{:<5} {:<11} {owner}", escaped(&gpu.id), state(gpu))
 }
 
-/// Returns the columns of a lease: its user, process, time since this field, and command.
+/// Returns the columns of a lease: its user, its process, the time since the timestamp in `since_field`, and its
+/// command.
 fn owner_columns(lease: &Lease, since_field: &str, audit: &Audit) -> String {
     let (user, pid, since) = (field(lease, "user"), field(lease, "pid"), since(lease, since_field, audit));
     format!("{user:<12} {pid:>8} {since:>9}  {}", command(lease))
@@ -184,11 +185,11 @@ fn lease_line(lease: &Lease, audit: &Audit) -> String {
     let ids: Vec<&str> = lease.gpus().collect();
     let name = if ids.len() == 1 { "GPU" } else { "GPUs" };
     let (ids, since) = (escaped(&ids.join(",")), since(lease, "granted", audit));
-    format!("you hold {name} {ids} since {since}: {}", command(lease))
+    format!("you have held {name} {ids} for {since}: {}", command(lease))
 }
 
 fn ticket_line((position, ticket): (usize, &Lease), audit: &Audit) -> String {
     let want = ticket.get("want").map_or_else(|| "GPUs".to_owned(), |want| gpus(escaped(want)));
     let since = since(ticket, "asked", audit);
-    format!("you wait for {want} since {since}: place {}: {}", position + 1, command(ticket))
+    format!("you have waited for {want} for {since}: place {}: {}", position + 1, command(ticket))
 }

@@ -45,8 +45,8 @@ fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
     })
 }
 
-/// Releases all `acquire` and `adopt` leases of this user. Leases of `run` end with their command. Leases of other
-/// containers are skipped, because the same UID may be another user there.
+/// Releases all `acquire` and `adopt` leases of this user. Leases from `run` end with their command. Leases in
+/// other containers are skipped, because the same UID may be another user there.
 fn release_all_own(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     let (local_host, uid) = (LocalHost::read(), nix::unistd::getuid().to_string());
     let mine = |lease: &&Lease| {
@@ -98,7 +98,7 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     }
     let (mut free, mut kept) = (Vec::new(), Vec::new());
     if !ended.is_empty() {
-        let pool = redis(&flags.pool, "has no leases of GPU.py")?;
+        let pool = redis(&flags.pool, "has no GPU.py leases")?;
         (free, kept) = freeable(ended, &pool, (&audit, &local_host, &flags.exporter.stream));
     }
     kept.iter().for_each(print_message);
@@ -114,7 +114,7 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
         return succeed(&lines.chain(free.iter().map(abandoned_line)).collect::<String>());
     }
     let mut freed = pool.reap_local_host(&local_host, LEASE)?;
-    let mut pool = redis(&flags.pool, "has no leases of GPU.py")?;
+    let mut pool = redis(&flags.pool, "has no GPU.py leases")?;
     for abandoned in &free {
         freed += usize::from(abandoned.free(&mut pool)?);
     }

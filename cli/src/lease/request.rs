@@ -18,7 +18,7 @@ use crate::output::{joined, print_message};
 /// The pause between two attempts to reach Redis.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Creates a ticket of this process with a unique id; `cmd` is shown to other users.
+/// Creates a ticket for this process with a unique id; `cmd` is shown to other users.
 pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -> Result<Ticket, Failure> {
     let among = request.gpu.as_deref().map(|list| ids(&pool.gpus()?, list)).transpose()?;
     let uid = nix::unistd::getuid();
@@ -26,7 +26,7 @@ pub(super) fn ticket(pool: &mut dyn Leases, request: &LeaseRequest, cmd: &str) -
         return Err(Failure::usage("--priority: values above 0 require root"));
     }
     let mut about = LocalHost::read().holder(std::process::id());
-    // `purge` of GPU.py never removes it: it checks the pid by signalling it, and signalling 0 always succeeds.
+    // GPU.py purges leases whose pid cannot be signalled. Signalling pid 0 always succeeds, so this lease is kept.
     about.push(("legacy_pid", "0".to_owned()));
     about.extend(user_fields());
     about.extend([("mode", "run".to_owned()), ("cmd", cmd.to_owned())]);
@@ -72,8 +72,8 @@ pub(super) enum RequestEvent<'a> {
     Renamed(&'a str),
 }
 
-/// Acknowledges a grant, because an unacknowledged grant goes to the next request. The result may be that it was too
-/// late. After a restart of Redis with an older state, this also restores the grant.
+/// Acknowledges a grant, because an unacknowledged grant goes to the next request. The result may be that the
+/// acknowledgement was too late. After a restart of Redis with an older state, this also restores the grant.
 fn acknowledge(
     pool: &mut dyn Leases,
     (ticket, grant): (&Ticket, &Grant),
@@ -118,8 +118,8 @@ fn wait_for_grant(
     }
 }
 
-/// Requests GPUs and waits up to the requested time; the ticket has the granted lease id then. With `--nonblock`,
-/// leases of exited processes are released first.
+/// Requests GPUs and waits up to the requested time; after a grant, the ticket contains the granted lease id. With
+/// `--nonblock`, leases of exited processes are released first.
 pub(super) fn obtain(
     pool: &mut dyn Leases,
     request: &LeaseRequest,

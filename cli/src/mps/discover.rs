@@ -48,7 +48,7 @@ fn gpus(sample: &Sample) -> Vec<ReportedGpu> {
     gpus.map(gpu).collect()
 }
 
-/// Returns the running daemons with their answers, and the pids of all servers.
+/// Returns the running daemons with their replies, and the pids of all servers.
 pub(crate) fn running(machine: &Machine) -> (Vec<Daemon>, Vec<u32>) {
     let common = Common {
         pipe_dir: None,
@@ -235,7 +235,7 @@ fn servers_of(
 }
 
 fn client(procfs: &Path, row: &reply::Client) -> Client {
-    // A pid of another PID namespace may belong to a different process in this `/proc`.
+    // A pid from another PID namespace may belong to a different process in this `/proc`.
     let same_namespace = row.namespace.is_none() || row.namespace == node::namespace(procfs);
     let (uid, comm) =
         if same_namespace && row.pid != 0 { node::uid_and_comm(procfs, row.pid) } else { (None, None) };

@@ -23,7 +23,7 @@ use crate::command::signals::{self, Signals};
 use crate::exit::Failure;
 use crate::output::print_message;
 
-/// Starts the daemon and waits for its exit. Releases the lock once the daemon answers, and takes it again to
+/// Starts the daemon and waits for its exit. Releases the lock once the daemon responds, and takes it again to
 /// restore the compute modes.
 pub(super) fn serve(plan: &Plan<'_>, lock_file: Option<File>) -> Result<ExitCode, Failure> {
     let signals = Signals::block()?;
@@ -106,7 +106,7 @@ pub(super) fn start(flags: &Start) -> Result<ExitCode, Failure> {
     if flags.foreground {
         return serve(&plan, lock);
     }
-    // Defers signals: one that ends this process now would leave the compute modes changed.
+    // Defers signals, because a signal that ends this process now would leave the compute modes changed.
     signals::defer()?;
     let changed = ChangedModes::set_exclusive(&flags.nvidia_smi, &plan.gpus)?;
     let check_signal = || signals::deferred().map_or(Ok(()), |number| Err(Failure::signalled(number)));

@@ -14,7 +14,7 @@ use crate::output::print_message;
 const DIRECTORY: &str = "/run/bailiff";
 const LOCK: &str = "/run/bailiff/mps.lock";
 
-/// Waits for the lock, which is held while the returned file is open. Other users than root skip the lock,
+/// Waits for the lock, which is held while the returned file is open. Users other than root skip the lock,
 /// because they cannot set compute modes.
 pub(super) fn acquire() -> Option<File> {
     if !rustix::process::geteuid().is_root() {

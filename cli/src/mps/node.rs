@@ -63,8 +63,9 @@ impl MpsProcesses {
         self.daemons.iter().filter(|daemon| is_trusted(daemon.uid))
     }
 
-    /// Returns the pids of the servers of this pipe directory. Any user can start a process of that name, so
-    /// a server of another user counts only if the driver lists it, or has no process list for a GPU.
+    /// Returns the pids of the servers that use this pipe directory. Any user can start a process with a server's
+    /// name, so a server of an untrusted user counts only if the driver lists it on a GPU, or if the driver does
+    /// not report the processes on some GPU.
     pub(super) fn servers(&self, pipes: &Path, gpus: &[MpsGpu]) -> Vec<u32> {
         let listed = |pid: u32| {
             gpus.iter().any(|gpu| gpu.holders.as_ref().is_none_or(|holders| holders.contains(&pid)))

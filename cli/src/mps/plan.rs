@@ -119,7 +119,7 @@ impl Plan<'_> {
         show(&self.command_line())
     }
 
-    /// Starts the daemon in the background and waits until it answers.
+    /// Starts the daemon in the background and waits until it responds.
     pub(super) fn start(&self) -> Result<(), Failure> {
         show(&self.command_line())?;
         let variables: Vec<(&str, &str)> =

@@ -9,7 +9,7 @@ use crate::output::joined;
 /// Report of `bailiff mps status`; the fields are those of its JSON output.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct MpsReport {
-    /// Driver version; `None` if the driver does not answer.
+    /// Driver version; `None` if the driver does not respond.
     pub(super) driver: Option<String>,
     pub(super) daemons: Vec<Daemon>,
     /// Servers whose daemon has exited.
@@ -27,7 +27,7 @@ pub(crate) struct Daemon {
     pub(crate) pid: Option<u32>,
     pub(super) user: Option<String>,
     pub(crate) state: State,
-    /// Reason why the daemon does not answer.
+    /// Reason why the daemon does not respond.
     pub(crate) why: Option<String>,
     pub(super) log_dir: Option<String>,
     /// Whether the log can be read: `readable`, `unreadable`, `missing` or `no_file`.
@@ -49,11 +49,11 @@ pub(crate) struct Daemon {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     Answers,
-    /// The daemon runs but does not answer.
+    /// The daemon is running but does not respond.
     Hung,
     /// The control socket exists, but no process listens on it.
     Stale,
-    /// The daemon cannot be queried, or its answer is invalid.
+    /// The daemon cannot be queried, or its reply is invalid.
     #[default]
     Unknown,
 }
@@ -104,7 +104,7 @@ impl Daemon {
         self.pid.map_or_else(|| pipes.to_owned(), |pid| format!("daemon {pid} ({pipes})"))
     }
 
-    /// Returns a warning if the daemon does not answer.
+    /// Returns a warning if the daemon does not respond.
     pub(crate) fn warning(&self) -> Option<String> {
         let name = self.label();
         match self.state {

@@ -51,7 +51,7 @@ pub(super) fn stop(flags: &Stop) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Queries the daemon, and fails if it does not answer.
+/// Queries the daemon, and fails if it does not respond.
 fn query(control: &Control, question: Question<'_>, pipes: &Path) -> Result<String, Failure> {
     control.query(question).map_err(|error| {
         let pipes = pipes.display();
@@ -97,7 +97,7 @@ fn quit(control: &Control, timeout: Option<Duration>, pipes: &Path) -> Result<Op
         control.program().display()
     ))?;
     match control.query(question) {
-        // The daemon may not answer until its servers have exited, and it may exit before it answers.
+        // The daemon might not reply until its servers have exited, and it might exit before it replies.
         Ok(_) | Err(ControlError::NoAnswer(_) | ControlError::NoDaemon) => Ok(None),
         Err(error @ (ControlError::Refused(_) | ControlError::NoProgram { .. })) => {
             Err(Failure::unavailable(format!("the daemon did not quit: {error}")))

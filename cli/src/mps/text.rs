@@ -91,7 +91,9 @@ fn limits(daemon: &Daemon) -> String {
             .map_or_else(|| "an unknown share of the multiprocessors".to_owned(), percent),
     ];
     let limits = daemon.default_memory_limits.iter();
-    parts.extend(limits.map(|(gpu, bytes)| format!("{} of its GPU {gpu} each", Bytes((*bytes).into()))));
+    parts.extend(
+        limits.map(|(gpu, bytes)| format!("{} each on the daemon's GPU {gpu}", Bytes((*bytes).into()))),
+    );
     parts.join(", ")
 }
 

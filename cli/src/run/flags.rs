@@ -115,7 +115,7 @@ fn waits() -> ArgGroup {
 fn adapt_lease_flag(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "gpus" => {
-            let help = "Number of GPUs to lease; without -n and --gpu, no GPU is leased";
+            let help = "Number of GPUs to lease; without -n or --gpu, no GPU is leased";
             arg.help(help).long_help(format!("{help}.\n\nThe request is granted in full or not at all"))
         }
         "wait" => arg.requires("waits").help("Maximum time to wait for GPUs and --min-free, such as 30m"),

@@ -31,7 +31,7 @@ pub(crate) struct Job<'a> {
     pub(crate) time_limit: &'a TimeLimit,
     /// The lease request, if the command gets leased GPUs.
     pub(crate) lease: Option<&'a flags::Run>,
-    /// The differences of its environment to that of this process.
+    /// The differences between its environment and that of this process.
     pub(crate) environment: Environment,
     /// Memory that must be free before it starts.
     pub(crate) free_memory: Option<FreeMemory>,
@@ -39,7 +39,7 @@ pub(crate) struct Job<'a> {
     pub(crate) amounts: Vec<(&'static str, u64)>,
 }
 
-/// State that is set up before anything that must be cleaned up.
+/// State that is set up first: if its setup fails, nothing has to be cleaned up.
 pub(crate) struct Prepared {
     process_tree: ProcessTree,
     gpu_sampler: Option<GpuSampler>,

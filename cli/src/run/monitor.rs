@@ -15,7 +15,7 @@ use crate::output::print_message;
 use crate::process_tree::ProcessTree;
 use crate::visible::Visible;
 
-/// The maximum sampling interval: the driver keeps its own samples only for a limited time.
+/// The maximum sampling interval, because the driver keeps its own samples only for a limited time.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// The minimum number of samples of an idle period.
 const MIN_SAMPLES: u32 = 3;

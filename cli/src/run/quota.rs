@@ -142,8 +142,8 @@ pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError
     Ok(found)
 }
 
-/// Returns a directory that only this user may write: any process that may write the file can change the
-/// usage in it.
+/// Returns a directory that only this user can write to, because any process that can write to the file can
+/// change the usage recorded in it.
 fn directory(configured: Option<&Path>) -> Result<PathBuf, Failure> {
     let default = Path::new("/run/bailiff/quota").join(geteuid().to_string());
     let runtime =
@@ -209,7 +209,7 @@ impl FileName {
         format!("{}-{}-{}", self.namespace, self.pid, self.start)
     }
 
-    /// Returns whether the creator has exited. A process of another PID namespace cannot be checked and
+    /// Returns whether the creator has exited. A process in another PID namespace cannot be checked and
     /// counts as running.
     fn is_stale(&self, own: &Self) -> bool {
         let creator = ProcessKey { pid: self.pid, start_ticks: self.start };
@@ -217,7 +217,7 @@ impl FileName {
     }
 }
 
-/// Removes quota files whose creators were killed, unless one of their processes may still use them.
+/// Removes quota files whose creators have exited, unless a process may still use the file.
 fn remove_stale(directory: &Path, own: &FileName) {
     let files = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let named = files.filter_map(|file| Some((FileName::parse(file.file_name().to_str()?)?, file.path())));

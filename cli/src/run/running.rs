@@ -47,7 +47,7 @@ pub(crate) enum TerminationReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Termination {
     pub(crate) why: TerminationReason,
-    /// Whether the command had exited by itself, so that only the processes that it left were terminated.
+    /// Whether the command had exited by itself, so that only the processes that it left running were terminated.
     pub(crate) of_leftovers: bool,
 }
 
@@ -206,7 +206,7 @@ impl<'a, 'f> RunningCommand<'a, 'f> {
         self.stop = Some(Stop { termination, kill: now + grace });
     }
 
-    /// Signals the command, or the processes that it left if it has exited.
+    /// Signals the command or, if it has exited, the processes that it left running.
     fn signal_command(&self, signal: Signal) {
         if self.status.is_none() {
             let _ = kill_process(self.child, signal);

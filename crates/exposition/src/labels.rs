@@ -35,7 +35,7 @@ impl Labels {
         self
     }
 
-    /// Appends a label, unless its value is empty: Prometheus treats empty and absent labels alike.
+    /// Appends a label, unless its value is empty, because Prometheus treats empty and absent labels alike.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         if value.is_empty() {
@@ -90,7 +90,7 @@ pub fn bounded(value: &str) -> Cow<'_, str> {
     if is_plain(value) { Cow::Borrowed(value) } else { Cow::Owned(cut(value, MOST_BYTES)) }
 }
 
-/// As [`bounded`], with the higher limit for sentences.
+/// Like [`bounded`], but with the higher limit for sentences.
 #[must_use]
 pub fn bounded_prose(value: &str) -> String {
     cut(value, MOST_PROSE_BYTES)

@@ -1,4 +1,4 @@
-//! Checks and rendering of metric tables, as the tests of both daemons use them.
+//! Tests the checks and the Markdown rendering of metric tables, which the tests of both daemons use.
 
 mod metric_table;
 

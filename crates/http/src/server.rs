@@ -39,7 +39,7 @@ pub struct Limits {
     /// Time limit for the handshake and for each request's headers. An idle connection is closed after this
     /// time.
     pub header: Duration,
-    /// Time limit for reading a response.
+    /// Time limit for the client to read a response.
     pub write: Duration,
     /// Time limit for requests in progress at shutdown.
     pub drain: Duration,

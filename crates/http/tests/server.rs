@@ -1,4 +1,4 @@
-//! Tests the server's limits on clients, on real sockets and with short limits.
+//! Tests the limits that the server sets for clients, with real sockets and short limits.
 
 #![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 

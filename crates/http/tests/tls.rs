@@ -1,4 +1,4 @@
-//! Tests the server's limits on TLS clients, on real sockets and with short limits.
+//! Tests the limits that the server sets for TLS clients, with real sockets and short limits.
 
 #![expect(clippy::disallowed_methods, reason = "the test writes the files that are read")]
 #![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
@@ -101,7 +101,7 @@ fn read(mut stream: impl Read) -> usize {
 #[test]
 fn client_without_handshake_is_disconnected() {
     let running = start(Limits { header: SHORT, ..ONE });
-    // The second is the start of a record of 512 bytes.
+    // The second client sends the start of a 512-byte TLS record.
     for beginning in [&[] as &[u8], &[22, 3, 1, 2, 0, 1]] {
         let mut stream = running.connect();
         stream.write_all(beginning).expect("the connection is open");

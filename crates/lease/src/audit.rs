@@ -48,7 +48,7 @@ pub struct Agent {
 pub struct Gpu {
     /// Its id.
     pub id: String,
-    /// The UUID at the creation of the pool, if known.
+    /// The UUID when the pool was created, if known.
     pub uuid: Option<String>,
     /// How many times the GPU is in the list of idle GPUs: 1 if idle, more if it was released twice.
     pub idle: u32,
@@ -117,7 +117,7 @@ impl Lease {
         self.get(field)?.parse().ok()
     }
 
-    /// The holder's process; `None` if the lease names none.
+    /// The holder's process; `None` if the lease does not name a process.
     #[must_use]
     pub fn holder(&self) -> Option<ProcessKey> {
         Some(ProcessKey { pid: self.number("pid")?, start_ticks: self.number("start")? })

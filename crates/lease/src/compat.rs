@@ -17,8 +17,8 @@ static VIEW: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// Deletes lists of GPU.py that have another type, as GPU.py does before it creates or deletes a pool. Does nothing if
-/// a lease is held or the pool exists, unless forced.
+/// Deletes GPU.py's list keys that have a type other than list, as GPU.py does before it creates or deletes a pool.
+/// Does nothing if a lease is held or the pool exists, unless forced.
 static REPLACE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local force, held = ARGV[1], redis.call('HLEN', KEYS[1])
@@ -137,7 +137,7 @@ impl Pool {
         self.with(|connection| pipe.query(connection))
     }
 
-    /// Creates a pool of these GPUs; `count` is the number of GPUs of the host.
+    /// Creates a pool of these GPUs; `count` is the number of GPUs on the host.
     ///
     /// # Errors
     /// If Redis does not respond.
@@ -153,7 +153,7 @@ impl Pool {
         Init::of(self.replacing(Op::Init, &arguments, force)?)
     }
 
-    /// Calls a script. If lists of GPU.py have another type and can be deleted, calls it again.
+    /// Calls a script. If a list key of GPU.py has another type and can be deleted, calls the script again.
     fn replacing(&mut self, op: Op, arguments: &[String], force: Force) -> Result<(String, u64), LeaseError> {
         let refused = match self.call(op, arguments) {
             Err(refused @ LeaseError::WrongType(_)) => refused,

@@ -53,7 +53,7 @@ impl Health {
         }
         if self.appends == Some(false) {
             warnings.push(
-                "Redis loses the last leases in a crash (appendonly no): CONFIG SET appendonly yes, \
+                "Redis loses the newest leases if it crashes (appendonly no): CONFIG SET appendonly yes, \
                  and appendfsync always"
                     .to_owned(),
             );

@@ -34,7 +34,7 @@ pub struct LocalHost {
 pub enum Life {
     /// The holder, or a process that it started, is running.
     Alive,
-    /// The holder and all processes that it started have exited, as far as they can be on this host.
+    /// The holder and all processes that it started on this host have exited.
     Dead,
     /// The holder is on another machine, or was in another boot. From this host, only expiry can end the lease.
     Elsewhere,
@@ -44,7 +44,7 @@ pub enum Life {
     Unknown,
 }
 
-/// The state of the process for which a GPU was taken by GPU.py's rules.
+/// The state of the process for which a GPU was taken under GPU.py's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
     /// The process is running.
@@ -66,7 +66,7 @@ impl LocalHost {
         Self::at(Path::new("/proc"))
     }
 
-    /// Reads the identity of the host of this `/proc`.
+    /// Reads the identity of the host to which this `/proc` belongs.
     pub(crate) fn at(procfs: &Path) -> Self {
         let proc = Proc::open(procfs).ok();
         let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
@@ -155,7 +155,7 @@ impl LocalHost {
     }
 
     /// Whether a process is running that may use a GPU taken under GPU.py's rules: the process for which the GPU was
-    /// taken, and the processes of which it was a part.
+    /// taken, or one of its ancestors that the lease records.
     #[must_use]
     pub fn chain_life(&self, lease: &Lease) -> Life {
         self.life_by_location(lease).unwrap_or_else(|| {
@@ -189,8 +189,8 @@ impl LocalHost {
             return Some(Life::Elsewhere);
         }
         if lease.get("boot").is_some() && !self.boot.is_empty() && !same("boot", &self.boot) {
-            // The machine may be a clone of this one, whose holder renews the lease. Leases under GPU.py's rules are
-            // not renewed.
+            // The lease may be from a clone of this machine, on which the holder still renews it. Leases under
+            // GPU.py's rules are not renewed.
             let renews = lease.get("known").is_none();
             return Some(if renews { Life::Elsewhere } else { Life::Dead });
         }
@@ -333,8 +333,9 @@ fn claim_of(process: &Process) -> Result<Claim, ReadError> {
 }
 
 /// Whether a process that overwrote its environment, as some do to set a title, does not belong to the lease because
-/// its nearest ancestor with a readable environment was not started under the lease. Orphaned processes are children
-/// of pid 1 or of a process that only runs other processes' work, so for them the result is false.
+/// its nearest ancestor with a readable environment was not started under the lease. The result is false for
+/// orphaned processes, which are children of pid 1 or of a program that starts separate workloads, such as a
+/// supervisor.
 fn is_of_others((proc, stat): (&Proc, &Stat), lease: &Lease, holder: ProcessKey) -> bool {
     let mut parent = stat.ppid;
     for _ in 0..DEEPEST {

@@ -26,7 +26,7 @@ pub trait Leases: Send {
     /// Requests GPUs and waits until they are granted, until the deadline, or indefinitely. `on_position` receives the
     /// number of tickets ahead. Returns [`TicketStatus::Waiting`] if the deadline passed; the ticket is then
     /// withdrawn. The caller must acknowledge a grant at once with [`Self::touch`], because the next waiters may
-    /// depend on it.
+    /// not be served before that.
     ///
     /// # Errors
     /// If the request is refused.
@@ -43,13 +43,13 @@ pub trait Leases: Send {
     /// If the pool does not respond.
     fn touch(&mut self, lease: &str, ttl: Duration, token: Option<u64>) -> Result<TicketStatus, LeaseError>;
 
-    /// Requests a lease again that the pool has lost.
+    /// Restores a lease that the pool has lost.
     ///
     /// # Errors
     /// If the pool does not respond.
     fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError>;
 
-    /// Renews a lease, and requests it again if the pool has lost it.
+    /// Renews a lease, or restores it if the pool has lost it.
     ///
     /// # Errors
     /// If the pool does not respond. The call can be repeated.

@@ -1,4 +1,4 @@
-//! The events about GPUs and leases that the scripts record: a stream of the newest ten thousand.
+//! The events about GPUs and leases that the scripts record, in a stream of the newest ten thousand events.
 
 use std::time::Duration;
 

@@ -179,7 +179,7 @@ impl Pool {
         answer.map_err(|error| LeaseError::of(&error, &self.address))
     }
 
-    /// Runs a command that the server may answer only after `at_most`.
+    /// Runs a blocking command, whose reply may take up to `at_most`.
     pub(crate) fn block<T: FromRedisValue>(
         &mut self,
         command: &redis::Cmd,
@@ -246,7 +246,7 @@ impl Pool {
         })
     }
 
-    /// The GPUs of the audit; cheaper for the server if many tickets wait.
+    /// Returns only the GPUs of the audit, which is cheaper for the server if many tickets are waiting.
     ///
     /// # Errors
     /// If Redis does not respond.

@@ -7,7 +7,7 @@ use bailiff_snapshot::ProcessKey;
 
 /// Maximum number of ancestors that are followed.
 pub(crate) const DEEPEST: usize = 256;
-/// `start_ticks` count hundredths of a second: `USER_HZ` of `include/uapi/asm-generic/param.h`.
+/// `start_ticks` is in hundredths of a second (`USER_HZ` in `include/uapi/asm-generic/param.h`).
 const MS_PER_TICK: u64 = 10;
 
 /// Whether at least one of the processes is alive.
@@ -27,8 +27,9 @@ pub(crate) fn any_lives(processes: impl IntoIterator<Item = ProcessKey>) -> Resu
 }
 
 /// The processes that receive our output, each with its start time: our parent and its ancestors up to the process that
-/// reads the other end of our stdout pipe. If no ancestor reads it: our parent, and further ancestors for as long as
-/// each process is only a part of its parent: a subshell, or a shell that runs a line for a program (`sh -c`).
+/// reads the other end of our stdout pipe. If no ancestor reads it, the list starts with our parent. The next
+/// ancestor is added while the last process in the list is a subshell, or a shell that runs one command line for a
+/// program (`sh -c`).
 pub(crate) fn chain(parent: u32) -> Vec<(u32, u64)> {
     let Ok(proc) = Proc::own() else { return Vec::new() };
     let above = ancestors(&proc, parent);

@@ -119,8 +119,8 @@ impl Pool {
         self.call(Op::Clear, &[gpu.to_owned(), why.to_owned()]).map(ReturnOutcome::of)
     }
 
-    /// Returns a GPU to the pool that is not held by a lease: it is quarantined or not in any list, and has this
-    /// GPU.py record (pid and time) or no record.
+    /// Returns a GPU to the pool, if no lease holds the GPU. It must be quarantined or not in any list, and must
+    /// have this GPU.py record (pid and time) or no record.
     ///
     /// # Errors
     /// If Redis does not respond.

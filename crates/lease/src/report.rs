@@ -36,7 +36,7 @@ impl Node {
     }
 
     /// Returns the processes of a lease, if they are on this machine and in this boot and namespace, and whether one
-    /// of them is running. `silent`: a holder in another boot would have renewed the lease, and has not.
+    /// of them is running. If `silent`, no process renews the lease, so a holder in another boot has exited.
     fn holder(&self, lease: &Lease, silent: bool) -> (Option<ProcessKey>, Vec<ProcessKey>, Truth) {
         let boot = lease.get("boot");
         let local_host = self.local_host.is_machine(lease.get("host"), boot);

@@ -61,7 +61,7 @@ ops! {
     Seen "seen.lua"
     /// Registers the agent of a node.
     Agent "agent.lua"
-    /// Returns a GPU to the pool that has no holder and is not in any list.
+    /// Returns a GPU without a holder to the pool, if it is quarantined or not in any list.
     Resolve "resolve.lua"
     /// Transfers a lease to the process for which it was taken.
     Transfer "transfer.lua"

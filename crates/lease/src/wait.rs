@@ -28,7 +28,7 @@ const SELECTIVE_INTERVAL: Duration = Duration::from_millis(500);
 const FRONT: u64 = 4;
 /// Delay of a new waiter's first reaping per ticket ahead, because many waiters can arrive together.
 const REAP_STAGGER: Duration = Duration::from_millis(50);
-/// The pause between two attempts to reach Redis, at first and at most.
+/// The initial and the maximum pause between two attempts to reach Redis.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Pool {

@@ -355,7 +355,7 @@ fn lists_of_wrong_type_are_replaced_like_the_original() {
     set_wrong_type(&mut redis);
     assert_eq!(pool.forget(Force::No), Ok(Ok(())));
     assert_eq!(request::<Vec<String>>(&mut redis, &["KEYS", "*"]), Vec::<String>::new());
-    // The original does not replace its own INIT key, nor keys that it does not know.
+    // GPU.py replaces neither its own INIT key nor keys that it does not know.
     for key in ["GPU_INIT", "GPU_V2:OWN", "GPU_V2:LOG"] {
         request::<()>(&mut redis, &["SET", key, "a string"]);
         assert_wrong_type(pool.begin((&gpus, 8), 0, Force::Under), key);

@@ -18,8 +18,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// The limit applies to the whole process, so only one test at a time may change it.
 static LIMIT: Mutex<()> = Mutex::new(());
 
-/// Returns a plain lease, a lease with a chain, and a lease under GPU.py's rules, whose waiting process is in another
-/// field.
+/// Returns a plain lease, a lease with a chain, and a lease under GPU.py's rules, whose process is recorded in
+/// another field (`taker`).
 fn leases(local_host: &LocalHost, pid: u32) -> [Lease; 3] {
     let about = local_host.holder(pid);
     let start = &about.iter().find(|(field, _)| *field == "start").unwrap().1;

@@ -121,7 +121,7 @@ fn gpu_py_can_read_our_keys() {
         .output()
         .unwrap();
     let expected = String::from_utf8(output.stdout).unwrap();
-    // Compared without the seconds, because the clock may advance between the two.
+    // Compared without the seconds, because the clock may advance between the two timestamps.
     assert_eq!(record[1][..16], expected[..16], "the time is two hours ahead of UTC");
     pool.release("a", None, (7200, 42)).unwrap();
     let events: Vec<String> = request(&mut redis, &["LRANGE", "GPU_EVENTS", "0", "-1"]);
@@ -279,7 +279,7 @@ fn clients_of_both_kinds_are_served_in_order() {
                     request::<u64>(&mut raw(server), &["LPUSH", "GPU_IDLE", &popped.1]);
                 }
             });
-            // Our client blocks on two connections: one for its wake-up, and one in the queue.
+            // Each of our clients blocks on two connections: one for its wake-up, and one in the queue.
             wait_for_blocked(&mut redis, number + 1 + (number / 2 + 1));
         }
         first.release("holder", None, (0, 1)).unwrap();

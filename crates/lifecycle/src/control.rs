@@ -61,7 +61,7 @@ pub fn refusal(why: &str) -> Value {
 pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
     let mut places = Places::new(limits.clients);
     let welcome = |stream: UnixStream| {
-        // The kernel has credentials for every connection; without them it is refused.
+        // The kernel records credentials for every connection. A connection without them is refused.
         let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { return };
         let Some(busy) = places.take(uid) else { return turn_away(stream) };
         let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&busy));

@@ -116,7 +116,7 @@ pub fn report_outcome(program: &str, outcome: Result<(), Stop>) -> Exit {
             let command = if command.is_empty() { program } else { &command };
             (format!("{program}: {why}; see {command} --help"), Exit::Usage)
         }
-        // Errors of a file are printed in full, without a reference to the help of flags.
+        // Errors in a file are printed in full, without a reference to `--help`.
         Stop::Usage(why) if why.contains('\n') => (format!("{program}: {why}"), Exit::Usage),
         Stop::Usage(why) => (format!("{program}: {why}; see {program} --help"), Exit::Usage),
         Stop::File(why) => (format!("{program}: {why}"), Exit::Usage),

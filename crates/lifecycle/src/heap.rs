@@ -1,7 +1,7 @@
 //! Returns free heap memory to the system.
 
-/// Returns free memory to the system (`malloc_trim(3)`). During an interval, several times as much memory
-/// is needed as is kept until the next one, and glibc would not return the rest.
+/// Returns free memory to the system (`malloc_trim(3)`). The work in an interval needs several times as much
+/// memory as is kept until the next interval, and glibc would not return the rest.
 #[cfg_attr(
     target_env = "gnu",
     expect(unsafe_code, reason = "no crate offers malloc_trim as a safe function")

@@ -65,13 +65,13 @@ impl Timed {
         Ok(Self { stream: connect(path, limit)?, end })
     }
 
-    /// Takes a connection, whose reads and writes have this limit.
+    /// Wraps a connection; `limit` applies to all its reads and writes.
     #[must_use]
     pub fn of(stream: UnixStream, limit: Duration) -> Self {
         Self { stream, end: Instant::now() + limit }
     }
 
-    /// Sets the deadline of the following reads and writes.
+    /// Sets the deadline for the following reads and writes.
     pub fn expect_within(&mut self, limit: Duration) {
         self.end = Instant::now() + limit;
     }

@@ -14,7 +14,7 @@ pub fn stopping() {
     notify(NotifyState::Stopping);
 }
 
-/// Reports that the daemon is alive. Must be called at least as often as [`watchdog`] returns.
+/// Reports that the daemon is alive. Must be called at least once per interval that [`watchdog`] returns.
 pub fn alive() {
     notify(NotifyState::Watchdog);
 }

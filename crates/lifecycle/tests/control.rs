@@ -1,4 +1,4 @@
-//! Tests the control socket on a real socket: identity of clients, refusals, and timeouts.
+//! Tests the control protocol on a real socket: identity of clients, refusals, and timeouts.
 
 #![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 

@@ -1,5 +1,6 @@
 //! Interface to NVIDIA's MPS: [`control`] queries a control daemon, [`reply`] parses its replies, [`log`] its
-//! logs, [`place`] recognizes MPS processes, [`listener`] finds the process of a socket. Sends no signals.
+//! logs, [`place`] recognizes MPS processes, [`listener`] finds the process that listens on a socket. Does not send
+//! signals.
 
 pub mod control;
 pub mod listener;

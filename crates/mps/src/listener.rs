@@ -1,6 +1,6 @@
-//! The process that listens in a pipe directory, as recorded by the kernel. The directory's name is not
-//! sufficient: any process can use that name, and in another mount namespace the same path is a different
-//! directory.
+//! The process that listens on the socket in a pipe directory, as recorded by the kernel. The directory's name
+//! does not identify it: any process can use that name, and in another mount namespace the same path is a
+//! different directory.
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -94,7 +94,7 @@ fn writer(head: &str) -> &str {
 /// Prefixes of lines in which a control daemon quotes a command, which any user might have sent.
 const FOREIGN: [&str; 2] = ["Cmd:", "Unknown command \""];
 
-/// Words of a known line, and words of which it also has one.
+/// Text that a known line contains, and further texts, of which it contains at least one.
 type Words = (&'static str, &'static [&'static str]);
 
 /// The failure of a server, which the server and the daemon log in the same words.

@@ -14,7 +14,7 @@ pub enum ReplyError {
     /// The daemon denied permission.
     #[error("refused: {0}")]
     Refused(String),
-    /// Any other reply, such as the reply to a command that the release does not support.
+    /// Any other reply, such as the reply to a command that the driver release does not support.
     #[error("invalid reply: {0:?}")]
     Strange(String),
 }
@@ -50,8 +50,8 @@ pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
     pids(reply)
 }
 
-/// Parses the reply to `get_server_status`. Up to driver 535 the command is unknown; then, and for any other
-/// text, the state is `None`.
+/// Parses the reply to `get_server_status`. Returns `None` for any other text, such as the reply of a driver up
+/// to 535, which does not know the command.
 #[must_use]
 pub fn status(reply: &str) -> Option<MpsStatus> {
     match reply.trim() {
@@ -85,7 +85,7 @@ pub fn processes(reply: &str) -> Result<Vec<Client>, ReplyError> {
     rows.iter().map(|row| client(row).ok_or_else(strange)).collect()
 }
 
-/// Parses a share of the multiprocessors in percent, of new servers or of one server.
+/// Parses a share of the multiprocessors in percent, for new servers or for one server.
 ///
 /// # Errors
 /// If the reply is not a number from 0 to 100.
@@ -131,7 +131,8 @@ pub fn terminated(reply: &str) -> Result<(), ReplyError> {
     if done { Ok(()) } else { Err(unknown(reply)) }
 }
 
-/// Parses `server list` of protocol 3: bare pids or a table with PID. No real reply has been recorded yet.
+/// Parses the reply to `server list` in protocol 3: bare pids, or a table with a PID column. No real reply has been
+/// recorded yet.
 ///
 /// # Errors
 /// If the reply is neither.

@@ -8,9 +8,9 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, openat, readlinkat, statat};
 use rustix::io::{Errno, pread, read, retry_on_intr};
 
-/// Maximum size of a file: more than the kernel writes, mainly 6 MiB of environment (`execve(2)`).
+/// Maximum size of a file. The largest files are environments, which the kernel limits to 6 MiB (`execve(2)`).
 const MOST: usize = 8 << 20;
-/// Bytes of one read: more than `PID/stat` or `PID/io` has.
+/// Bytes per read: more than `PID/stat` or `PID/io` contains.
 pub(crate) const PIECE: usize = 4096;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
@@ -59,10 +59,10 @@ impl From<ReadError> for io::Error {
     }
 }
 
-/// Returns `None` if it is gone.
+/// Returns `None` instead of [`ReadError::Gone`].
 ///
 /// # Errors
-/// If it may exist.
+/// All other errors. The file or process may still exist.
 pub fn unless_gone<T>(read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match read {
         Ok(read) => Ok(Some(read)),

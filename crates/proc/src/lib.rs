@@ -1,5 +1,5 @@
 //! Reads `/proc`, holds processes by pidfd and reads the clocks. Every read is bounded, returns bytes because names may
-//! be invalid UTF-8, and tells a process that is gone from one that cannot be read.
+//! be invalid UTF-8, and distinguishes a process that is gone from one that cannot be read.
 
 pub mod clock;
 mod directory;

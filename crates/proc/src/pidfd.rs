@@ -31,12 +31,12 @@ impl Pidfd {
         }
     }
 
-    /// Opens a process; `None` if it has exited, also if another process has its pid now.
+    /// Opens a process; `None` if it has exited, even if another process now has its pid.
     ///
     /// # Errors
     /// If that cannot be determined.
     pub fn of(process: ProcessKey) -> Result<Option<Self>, ReadError> {
-        // Whether it lives is read once its pid can no longer be reused.
+        // If the process is still running after the pidfd was opened, the pidfd refers to it.
         let opened = Self::open(process.pid)?;
         Ok(if lives(process)? { opened } else { None })
     }

@@ -28,7 +28,7 @@ impl Deref for Proc {
 
 #[allow(clippy::missing_errors_doc, reason = "each fails if it cannot read")]
 impl Proc {
-    /// Opens the `/proc` at this path. Never `Gone`: without `/proc`, nothing is known of a process.
+    /// Opens the `/proc` at this path. Never returns `Gone`: without `/proc`, nothing is known about a process.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let opened = unless_gone(Directory::open(path))?.ok_or(ReadError::Unreadable(Errno::NOENT));
         opened.map(Self)
@@ -59,8 +59,8 @@ impl Proc {
         Ok(self.pids()?.into_iter().filter_map(|pid| unless_gone(self.process(pid)).transpose()))
     }
 
-    /// Adds each pid with the inode number of its directory. It stays the same while the process lives and
-    /// the kernel caches the directory. Another process gets another number.
+    /// Adds each pid with the inode number of its directory. The number stays the same while the process lives
+    /// and the kernel caches the directory. Another process gets another number.
     pub fn pids_with_inodes(&self, found: &mut Vec<(u32, u64)>) -> Result<(), ReadError> {
         let mut space = [MaybeUninit::uninit(); 2 * PIECE];
         let again = self.directory(".")?;
@@ -88,7 +88,7 @@ impl Proc {
         self.exists("1")
     }
 
-    /// Returns whether an error of reading a process proves that it has exited.
+    /// Returns whether an error while reading a process proves that the process has exited.
     #[must_use]
     pub fn proves_exit(&self, error: ReadError) -> bool {
         error == ReadError::Gone && self.shows_others()
@@ -119,13 +119,13 @@ impl Proc {
         self.link("self/ns/pid")
     }
 
-    /// Returns a bit mask of this program's `status`, such as `CapEff:`; `None` if it is unknown.
+    /// Returns a bit mask from this program's `status`, such as `CapEff:`; `None` if it is unknown.
     #[must_use]
     pub fn own_mask(&self, name: &str) -> Option<u64> {
         Status::new(&self.bytes("self/status").ok()?).mask(name)
     }
 
-    /// Returns when a process started, in clock ticks since boot; `None` if it has exited, also if its parent
+    /// Returns when a process started, in clock ticks since boot; `None` if it has exited, even if its parent
     /// has not yet reaped it.
     pub fn start(&self, pid: u32) -> Result<Option<u64>, ReadError> {
         let Some(stat) = unless_gone(self.stat(pid))? else { return Ok(None) };
@@ -135,7 +135,7 @@ impl Proc {
     }
 }
 
-/// Returns when a process started, by the `/proc` of this program; `None` if it has exited.
+/// Returns when a process started, as shown in this program's `/proc`; `None` if it has exited.
 ///
 /// # Errors
 /// If that cannot be determined.
@@ -197,7 +197,7 @@ impl Process {
         if self.stat()?.key == key { Ok(()) } else { Err(ReadError::Gone) }
     }
 
-    /// Returns the effective uid: `/proc/PID` belongs to it, dumpable or not.
+    /// Returns the effective uid, which owns `/proc/PID` even if the process is not dumpable.
     pub fn owner(&self) -> Result<u32, ReadError> {
         let owner = fstat(&**self)?.st_uid;
         // After the process has exited, the kernel reports uid 0.
@@ -215,7 +215,7 @@ impl Process {
         Status::new(&self.bytes("status")?).pids().ok_or(ReadError::Malformed)
     }
 
-    /// Reads `cgroup`; empty if only this is unreadable, for example a path longer than `PATH_MAX`.
+    /// Reads `cgroup`; empty if only this file is unreadable, for example a path longer than `PATH_MAX`.
     pub fn cgroup(&self) -> Result<Vec<u8>, ReadError> {
         match self.bytes("cgroup") {
             Err(ReadError::Gone) if !self.exists("stat") => Err(ReadError::Gone),

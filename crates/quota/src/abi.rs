@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_uint};
 use std::mem::MaybeUninit;
 
-/// Result of every call of the CUDA driver or NVML.
+/// Result of every call to the CUDA driver or NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Code(pub(crate) c_int);

@@ -14,8 +14,8 @@ use crate::process::{self, OwnProcess};
 use crate::region::{self, Region, Row, Slot};
 use crate::settings::Uuid;
 
-/// Maximum wait for the file lock in nanoseconds, for joining the quota, for adding a GPU, and when the quota
-/// seems to be full.
+/// Maximum wait for the file lock in nanoseconds: `AT_FIRST` for joining the quota or adding a GPU,
+/// `AT_THE_LIMIT` when the quota seems to be full.
 const AT_FIRST: u64 = 1_000_000_000;
 const AT_THE_LIMIT: u64 = 50_000_000;
 /// Number of attempts under the lock. More than one is needed because other processes may be about to

@@ -115,7 +115,7 @@ impl ProcessState {
         self.shared.get_or_init(|| environment::settings().shared.as_deref().and_then(Shared::join)).as_ref()
     }
 
-    /// Counts a call, in the file of a shared quota, whose memory is not counted in bytes.
+    /// Counts, in the file of a shared quota, a call whose memory is not counted in bytes.
     pub(crate) fn not_counted(&self) {
         if let Some(Some(shared)) = self.shared.get() {
             shared.region().uncounted.fetch_add(1, Ordering::Relaxed);

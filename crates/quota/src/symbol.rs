@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// A library of the driver, which the program itself loads.
+/// A driver library, which the program itself loads.
 pub(crate) struct Library {
     name: &'static CStr,
     handle: AtomicPtr<c_void>,

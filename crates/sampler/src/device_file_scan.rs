@@ -97,7 +97,7 @@ fn ended(search: Search, is_done: bool, rest: &mut Rest) -> DeviceProcesses {
 }
 
 /// Returns whether at least `FROM` bytes on a GPU are in use that no listed process holds. If the driver does
-/// not report the reserved part, it is assumed to be twice that.
+/// not report the reserved part, it is assumed to be twice `FROM`.
 pub(crate) fn has_unattributed(gpu: &GpuSample) -> bool {
     let (Some(memory), Some(entries)) = (gpu.memory, &gpu.entries) else { return false };
     if gpu.telemetry.mig_enabled == Some(true) && gpu.about.mig.is_none() {

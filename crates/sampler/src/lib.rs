@@ -23,7 +23,7 @@ pub mod worker;
 /// in this process, which hangs if the driver hangs.
 ///
 /// # Errors
-/// With the driver's message.
+/// If the driver cannot be read. The error is the driver's message.
 pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, String> {
     let gpus = nvml::Gpus::open(library).and_then(|(gpus, _)| gpus.uuids());
     gpus.map_err(|(_, words)| words)

@@ -1,4 +1,4 @@
-//! Finds MPS control daemons and servers by `comm`, program and arguments. Of their environment, only the
+//! Finds MPS control daemons and servers by `comm`, program and arguments. From their environment, only the
 //! directories are kept. The daemons are not queried here.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -101,7 +101,7 @@ impl Quotas {
     }
 }
 
-/// Returns the PID namespace that `/proc` shows: not ours, if the `/proc` of another one is mounted here.
+/// Returns the PID namespace that `/proc` shows. It is not our own if the `/proc` of another namespace is mounted.
 fn own(proc: &Proc) -> Option<u64> {
     let first = proc.link("1/ns/pid").ok();
     let initial = || proc.own_pid_namespace().ok().filter(|link| link == PidNamespace::INITIAL);
@@ -285,7 +285,7 @@ fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno
                 whole &= all;
                 for mut file in inner.into_iter().filter(|file| file.place.kind != FileType::Directory) {
                     file.place.path = format!("{}/{}", entry.place.name, file.place.name);
-                    // The file counts as one of the directory's owner, who controls the directory.
+                    // The file is attributed to the directory's owner, who controls the directory.
                     rank(entry.owner, file.place);
                 }
             }

@@ -18,7 +18,7 @@ pub struct SamplerSettings {
     pub quotas: Option<PathBuf>,
     /// Sampling interval.
     pub interval: Duration,
-    /// Deadline of driver calls in a sample. A GPU that has not responded after two fifths of it counts as
+    /// Deadline for driver calls in a sample. A GPU that has not responded after two fifths of it counts as
     /// hung, and another worker reads the other GPUs.
     pub deadline: Duration,
     /// Minimum lookback of utilization queries. The driver's timestamps may be seconds old, regardless of
@@ -69,7 +69,7 @@ pub enum Mps {
 /// How to treat a PID namespace that is not the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Namespace {
-    /// Detected. In another namespace than the host's, the driver's pids are not used.
+    /// Detected. In a namespace other than the host's, the driver's pids are not used.
     Checked,
     /// Configured by an administrator as the host's.
     Trusted,

@@ -90,7 +90,7 @@ enum Ended {
     Paused(Fault),
     /// The worker did not send a message before the deadline.
     Hung(Step),
-    /// The worker exited by itself, for example by a crash in the driver's library.
+    /// The worker exited by itself, for example because of a crash in the driver's library.
     Died(Step),
     /// The driver cannot be opened or was unloaded. Contains the driver's message.
     Failed(Fault, String),
@@ -161,8 +161,8 @@ impl Supervisor {
         Some(builder.finish(&frame, &self.known))
     }
 
-    /// Returns the hung GPUs that this sample skips. At most one is tried again: not while the worker that
-    /// hung on it still exists, and not with the last permitted worker.
+    /// Returns the hung GPUs that this sample skips. At most one hung GPU is tried again: only after the worker
+    /// that hung on it has exited, and not with the last permitted worker.
     fn skipped(&self) -> Vec<u32> {
         let may_lose_one = self.left_behind.len() + 1 < MOST_LEFT_BEHIND;
         let proven = |index| self.left_behind.iter().any(|worker| worker.gpu == Some(index));
@@ -311,7 +311,7 @@ impl Supervisor {
         self.logged = words;
     }
 
-    /// Stores the properties that GPUs reported, and removes GPUs that could be read from the hung GPUs.
+    /// Stores the properties that GPUs reported. GPUs that could be read no longer count as hung.
     fn remember(&mut self, builder: &SampleBuilder) {
         if let Some(count) = builder.count {
             self.known.retain(|index, _| *index < count);

@@ -23,7 +23,7 @@ use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Mps, SamplerSettings};
 
-/// Divisor of the deadline for the scan of all processes; the whole step may take two fifths of it.
+/// Divisor of the deadline: the scan of all processes may take an eighth of it, and the whole step two fifths.
 const WALK_PART: u32 = 8;
 /// Time for which a worker skips processes without GPU memory, if its predecessor hung in `/proc`.
 const WALK_PAUSE: Duration = Duration::from_mins(5);

@@ -1,5 +1,5 @@
-//! Joins a sample with the previous snapshot. Everything that is computed from two samples is computed here and in the modules
-//! that this one calls; it neither fails nor waits.
+//! Joins a sample with the previous snapshot. All values that need two samples are computed here and in the
+//! modules that this module calls. The computation neither fails nor waits.
 
 mod lost;
 mod quotas;
@@ -233,7 +233,7 @@ impl Join<'_> {
         Some(leases)
     }
 
-    /// Joins the quota files with data of the driver and of the previous snapshot.
+    /// Joins the quota files with data from the driver and from the previous snapshot.
     fn quotas(&self, reported: Option<Vec<Quota>>, gpus: &[Gpu]) -> Option<Vec<Quota>> {
         let mut quotas = reported?;
         quotas::join(&mut quotas, self.previous, &quotas::QuotaInput { gpus, processes: &self.processes });

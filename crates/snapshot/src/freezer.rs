@@ -4,7 +4,7 @@
 pub type File = (String, &'static str);
 
 /// Returns the files that show whether a process with this `/proc/PID/cgroup` is frozen. Omits root cgroups,
-/// which cannot be frozen, and paths outside the mount (of another cgroup namespace).
+/// which cannot be frozen, and paths outside the mount (from another cgroup namespace).
 #[must_use]
 pub fn files(cgroup: &str) -> Vec<File> {
     let mut files = Vec::new();
@@ -16,7 +16,7 @@ pub fn files(cgroup: &str) -> Vec<File> {
             continue;
         }
         if names.is_empty() {
-            // Version 2 is mounted on its own, or as `unified` beside version 1.
+            // Version 2 is mounted on its own, or as `unified` alongside version 1.
             files.push((format!("{path}/cgroup.events"), "frozen 1"));
             files.push((format!("unified/{path}/cgroup.events"), "frozen 1"));
         } else if names.split(',').any(|name| name == "freezer") {

@@ -121,7 +121,7 @@ impl Kinds {
     }
 }
 
-/// One process in the driver's lists of a GPU. The three lists are merged.
+/// One process in the driver's lists for a GPU. The three lists are merged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Pid as reported by the driver; 0 is a process that the driver cannot name in this PID namespace.

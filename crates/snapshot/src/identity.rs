@@ -75,7 +75,7 @@ crate::label_values! {
 pub enum PidNamespace (default Unknown) {
     /// The initial PID namespace according to `/proc/self/ns/pid`, or a namespace configured as equivalent.
     Host = "host",
-    /// Another namespace. The driver's pids may belong to other processes here, so none is attributed.
+    /// Another namespace. The driver's pids may belong to other processes here, so no pid is attributed.
     Other = "other",
     /// `/proc/self/ns/pid` could not be read; treated like `Other`.
     Unknown = "unknown",

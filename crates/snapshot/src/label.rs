@@ -1,4 +1,4 @@
-//! Closed sets of words, which are label values, and words of the stream, which newer versions may extend.
+//! Fixed sets of words, which are label values, and words in the stream, to which newer versions may add words.
 
 use std::fmt;
 use std::ops::Deref;
@@ -72,7 +72,7 @@ macro_rules! label_values {
     };
 }
 
-/// A word of the stream: of a set that this version knows, or another, which is kept as it is.
+/// A word in the stream: a member of a set that this version knows, or an unknown word, which is kept unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word<T> {
     /// A member of the set.

@@ -21,7 +21,7 @@ pub struct Leases {
     pub before_ms: Option<u64>,
     /// GPUs managed by the pool.
     pub gpus: Vec<PoolGpu>,
-    /// Held leases. GPUs held by GPU.py clients have no lease but a [`Record`].
+    /// Held leases. GPUs held by GPU.py clients have a [`Record`] instead of a lease.
     pub held: Vec<Held>,
     /// Waiting requests, in the order in which they will be served.
     pub queue: Vec<Ticket>,
@@ -46,7 +46,7 @@ pub enum GpuState (default Unknown) {
     Quarantined = "quarantined",
     /// Withheld for a while after a restart of the server.
     Barrier = "barrier",
-    /// In no list of the pool, or in a list of a newer version. A GPU.py client may be taking it.
+    /// Not in any of the pool's lists that this version knows. A GPU.py client may be taking it.
     Unknown = "unknown",
 }
 }
@@ -122,7 +122,7 @@ pub struct Held {
     /// Priority of the request. Higher priorities are served first.
     #[serde(default)]
     pub priority: i32,
-    /// Process that holds the lease, if it is of this boot and PID namespace.
+    /// Process that holds the lease, if it belongs to this boot and PID namespace.
     pub holder: Option<ProcessKey>,
     /// Other processes that may hold the lease by the rules of GPU.py: ancestors of the holder, such as the shell
     /// that started it as a subshell, or the program that reads the output of GPU.py.

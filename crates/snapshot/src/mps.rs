@@ -1,4 +1,4 @@
-//! MPS on a node: control daemons and servers from `/proc`, the daemons' answers, and counts from their logs.
+//! MPS on a node: control daemons and servers from `/proc`, the daemons' responses, and counts from their logs.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ProcessKey, State, Truth};
 
-/// State of MPS on a node; empty if no part of it runs.
+/// State of MPS on a node; empty if no part of it is running.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mps {
     /// Running control daemons: root's first, then the oldest.
@@ -30,9 +30,9 @@ pub struct MpsDaemon {
     pub pipe_directory: Option<String>,
     /// Directory of its logs; `None` if its environment is not readable.
     pub log_directory: Option<String>,
-    /// Whether the pids that it reports are of this node's PID namespace.
+    /// Whether the pids that it reports belong to this node's PID namespace.
     pub own_pids: Truth,
-    /// Its latest answer; `None` before the first query.
+    /// Its latest response; `None` before the first query.
     pub answer: Option<MpsAnswer>,
     /// Counts from its logs since they were first read; `None` if no log could be read.
     pub log: Option<MpsLog>,
@@ -41,14 +41,14 @@ pub struct MpsDaemon {
     pub files: BTreeMap<String, MpsFile>,
 }
 
-/// Answer of a control daemon, or why there is none.
+/// Response from a control daemon, or why there is no response.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MpsAnswer {
     /// Time of the query, in milliseconds since boot.
     pub boot_ms: u64,
-    /// Time until the answer, in microseconds; `None` without an answer.
+    /// Time until the response, in microseconds; `None` without a response.
     pub took_us: Option<u64>,
-    /// Why the daemon did not answer.
+    /// Why there is no response.
     pub fault: Option<MpsFault>,
     /// Percent of a GPU's threads that a new client may use.
     pub thread_percentage: Option<f64>,
@@ -58,9 +58,9 @@ pub struct MpsAnswer {
 }
 
 crate::label_values! {
-/// Why a control daemon did not answer.
+/// Why there is no response from a control daemon.
 pub enum MpsFault {
-    /// No answer within two seconds. New CUDA programs wait for it as well.
+    /// The daemon did not respond within two seconds. New CUDA programs wait for it as well.
     Timeout = "timeout",
     /// The daemon is stopped (SIGSTOP, a debugger), so it was not queried.
     Stopped = "stopped",
@@ -68,11 +68,11 @@ pub enum MpsFault {
     NoProgram = "no_program",
     /// No permission to query the daemon.
     NotPermitted = "not_permitted",
-    /// No process answers in the daemon's directory.
+    /// No process is listening on the socket in the daemon's directory.
     Unreachable = "unreachable",
     /// The daemon's directory is unknown, because its environment is not readable.
     NoDirectory = "no_directory",
-    /// Another process answers in the daemon's directory, or at its path. Its answers are not reported.
+    /// Another process is listening in the daemon's directory, or at its path. Its responses are not reported.
     Foreign = "foreign",
     /// Any other error; the log has the details.
     Error = "error",
@@ -80,8 +80,8 @@ pub enum MpsFault {
 }
 
 impl MpsFault {
-    /// Returns whether the daemon answers no client; `None` if unknown, for example because its directory is
-    /// in another mount namespace.
+    /// Returns whether the daemon does not respond to any client; `None` if unknown, for example because its
+    /// directory is in another mount namespace.
     #[must_use]
     pub const fn is_silence(self) -> Option<bool> {
         match self {
@@ -185,7 +185,7 @@ impl Mps {
 }
 
 impl MpsDaemon {
-    /// Returns whether the daemon answers; `None` if unknown.
+    /// Returns whether the daemon responds; `None` if unknown.
     #[must_use]
     pub fn responsive(&self) -> Option<bool> {
         let answer = self.answer.as_ref()?;

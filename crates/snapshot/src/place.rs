@@ -1,5 +1,5 @@
 //! Place of a process (container, pod, job, unit), from its cgroup paths. The outermost container, pod or job
-//! counts. Names are trusted only where root's daemons alone create cgroups: users could choose any name.
+//! counts. Names are trusted only where root's daemons alone create cgroups. Elsewhere, users can choose any name.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 /// Container, pod, job, unit and session of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// Cgroup path: of version 2, or of version 1's systemd hierarchy. Empty if it was not read, or if
+    /// Cgroup path in version 2, or in version 1's systemd hierarchy. Empty if it was not read, or if
     /// hierarchies name different containers, pods or jobs.
     pub cgroup: String,
     /// Path up to and including the name of the container, pod or job, in the hierarchy with that name. All
-    /// its processes share this path, and none can leave it by itself. The same id at another path is a
+    /// its processes share this path, and no process can leave it by itself. The same id at another path is a
     /// different container, pod or job.
     pub boundary: Option<String>,
     /// Full container id.
@@ -26,7 +26,7 @@ pub struct Place {
     pub pod: Option<String>,
     /// Kubernetes namespace, from `/var/log/pods`.
     pub namespace: Option<String>,
-    /// Slurm job id. From Slurm 26.05 on the job's SLUID, because the path contains nothing else.
+    /// Slurm job id; from Slurm 26.05 on, the job's SLUID, because the path contains no other id.
     pub slurm_job: Option<String>,
     /// Slurm step, such as `0`, `batch` or `extern`.
     pub slurm_step: Option<String>,
@@ -100,8 +100,8 @@ impl Place {
         }
     }
 
-    /// Returns the path that the process cannot leave by itself: of its container, pod or job, of its user's
-    /// slice, or of its system service or scope. Otherwise returns the whole path.
+    /// Returns the path that the process cannot leave by itself: the path of its container, pod or job, of its
+    /// user's slice, or of its system service or scope. Otherwise returns the whole path.
     #[must_use]
     pub fn confinement(&self) -> &str {
         self.boundary.as_deref().unwrap_or_else(|| confinement(&self.cgroup))
@@ -197,8 +197,8 @@ impl Place {
     }
 }
 
-/// Returns the kind of a directory that root's services created. Any process may create cgroups below all
-/// others: services, scopes, sessions, LXC containers, the directories of libpam-cgfs.
+/// Returns the kind of a directory that root's services created. Any process may create cgroups below a directory
+/// of another kind, such as a service, a scope, a session, an LXC container or a directory of libpam-cgfs.
 fn directory(name: &str) -> Parent {
     match name {
         ".." => Parent::Unnamed,
@@ -270,7 +270,7 @@ fn pod_uid(part: &str, parent: Parent) -> Option<String> {
 }
 
 /// Returns runtime and id of a container's cgroup: `docker-ID.scope` and similar, or `SLICE:docker:ID` if a
-/// runtime used a systemd path as a plain one.
+/// runtime used a systemd path as a plain cgroup path.
 fn container(part: &str) -> Option<(&'static str, &str)> {
     const FORMS: [(&str, &str); 4] =
         [("cri-containerd", "containerd"), ("docker", "docker"), ("crio", "crio"), ("libpod", "podman")];

@@ -207,7 +207,7 @@ impl Seen {
         if let Self::Found(facts) = self { Some(facts) } else { None }
     }
 
-    /// Returns the facts for changes, if the process was found.
+    /// Returns the facts, to be changed, if the process was found.
     pub fn found_mut(&mut self) -> Option<&mut Facts> {
         if let Self::Found(facts) = self { Some(facts) } else { None }
     }

@@ -1,4 +1,4 @@
-//! Shared quota files. Their contents are claims of the users who write them. The driver's memory figures for
+//! Shared quota files. Their contents are unverified, because users write them. The driver's memory figures for
 //! the same processes are added here.
 
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What the driver answered about the utilization of a GPU, before it is evaluated.
+//! What the driver reported about the utilization of a GPU, before it is evaluated.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ pub struct UtilSample {
     pub engines: Engines,
 }
 
-/// Answer of the driver to a query for samples newer than [`Reading::since`].
+/// The driver's response to a query for samples newer than [`Reading::since`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -83,7 +83,7 @@ pub enum DeviceSampler {
         newest: u64,
         /// Largest utilization since the previous sample, in percent.
         maximum: u32,
-        /// Whether the answer filled the driver's buffer, so that older samples may be lost.
+        /// Whether the response filled the driver's buffer, so that older samples may be lost.
         filled: bool,
     },
     /// Samples are not supported, but the device's current utilization was read.
@@ -98,7 +98,7 @@ pub enum DeviceSampler {
 pub struct Reading {
     /// Timestamp of the driver at which the lookback starts: only newer samples were queried.
     pub since: u64,
-    /// Answer of the driver about processes.
+    /// The driver's response about processes.
     pub answer: Answer,
     /// Utilization of the device as a whole.
     pub sampler: DeviceSampler,

@@ -49,7 +49,8 @@ fn is_secret(name: &str) -> bool {
     SECRET.iter().any(|word| name.contains(word))
 }
 
-/// Hides the password of a URL. It may contain slashes, so it ends at the last `@`, even if a path is hidden.
+/// Hides the password in a URL. Passwords may contain slashes, so all text up to the last `@` is hidden, even if
+/// a part of it is a path.
 fn without_password(argument: &str) -> String {
     let hidden = argument.split_once("://").and_then(|(scheme, rest)| {
         let (user, host) = rest.rsplit_once('@')?;

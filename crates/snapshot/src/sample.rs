@@ -25,7 +25,7 @@ pub struct Driver {
 pub struct DeviceProcess {
     /// Pid.
     pub pid: u32,
-    /// Start time in clock ticks since boot, which with the pid identifies it; `None` from older versions.
+    /// Start time in clock ticks since boot; identifies it together with the pid. `None` from older versions.
     pub start_ticks: Option<u64>,
     /// Name (`comm`).
     pub comm: String,
@@ -84,7 +84,7 @@ pub struct Sample {
     pub groups: BTreeMap<u32, Vec<String>>,
     /// Processes with open device files, from the latest scan.
     pub device_processes: Option<DeviceProcesses>,
-    /// State of the lease pool; `None` if there is none or it did not answer.
+    /// State of the lease pool; `None` if there is no pool or it did not respond.
     pub leases: Option<Leases>,
     /// Shared quota files; `None` if there is no quota directory or it could not be read.
     pub quotas: Option<Vec<Quota>>,

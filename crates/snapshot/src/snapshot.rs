@@ -46,7 +46,7 @@ pub struct Snapshot {
     pub users: BTreeMap<String, UserTotals>,
     /// Processes with open device files, from the latest scan.
     pub device_processes: Option<DeviceProcesses>,
-    /// State of the lease pool; `None` if there is none or it did not answer.
+    /// State of the lease pool; `None` if there is no pool or it did not respond.
     pub leases: Option<Leases>,
     /// Shared quota files; `None` if there is no quota directory or it could not be read.
     pub quotas: Option<Vec<Quota>>,
@@ -120,7 +120,7 @@ impl Gpu {
     /// Returns the largest utilization of the device since the previous snapshot, in percent, by any process.
     ///
     /// # Errors
-    /// If the device's utilization sampler has no valid answer.
+    /// If the driver has no valid utilization samples of the device.
     pub fn used_since(&self, before: Option<&Self>) -> Result<u32, Why> {
         let before = before.filter(|gpu| gpu.fault.is_none()).map(|gpu| &gpu.reading);
         let sampled = Window { before, now: &self.reading, mig: self.mig() }.device()?;

@@ -15,7 +15,7 @@ pub enum Source {
     Redis = "redis",
     /// Directory of quota files, if it exists.
     Quota = "quota",
-    /// MPS control daemons, if any run.
+    /// MPS control daemons, if any are running.
     Mps = "mps",
 }
 }
@@ -56,7 +56,7 @@ pub enum Fault {
 /// State of one source in one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceState {
-    /// Why the source did not answer; `None` if it answered.
+    /// Why the source is down; `None` if it is up.
     pub fault: Option<Fault>,
     /// Duration of the query; `None` if it was not measured.
     pub took: Option<Duration>,
@@ -69,7 +69,7 @@ impl SourceState {
         Self { fault: None, took: Some(took) }
     }
 
-    /// Returns the state of a source that did not answer.
+    /// Returns the state of a source that is down.
     #[must_use]
     pub const fn down(fault: Fault) -> Self {
         Self { fault: Some(fault), took: None }

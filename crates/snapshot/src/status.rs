@@ -1,6 +1,6 @@
-//! Parser of `/proc/PID/status`. It opens no file.
+//! Parses the content of `/proc/PID/status`. Does not open the file.
 
-/// Maximum size: more than the kernel writes, mainly 65,536 groups (`NGROUPS_MAX`) of eleven bytes each.
+/// Maximum size. The longest line lists up to 65,536 groups (`NGROUPS_MAX`), with at most eleven bytes each.
 pub const LONGEST: usize = 1 << 20;
 
 /// Contents of `/proc/PID/status` (proc(5)). The process name in it may contain any bytes, including partial

@@ -1,4 +1,5 @@
-//! Number of samples for which a condition is true. Unknown ones are not counted; too many end the streak.
+//! Number of samples for which a condition is true. Unknown samples are not counted, but too many of them in a row
+//! end the streak.
 
 use serde::{Deserialize, Serialize};
 

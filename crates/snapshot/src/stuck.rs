@@ -6,7 +6,7 @@ use crate::{Process, State};
 /// A process counts as stuck after this many consecutive samples. A single sample may catch it in transition:
 /// in a short wait for a disk, exited but not yet reaped, or exited after the driver listed it.
 const SAMPLES: u32 = 3;
-/// An orphaned process counts as stuck after this many consecutive windows without activity of its workload.
+/// An orphaned process counts as stuck after this many consecutive windows without activity in its workload.
 const WINDOWS: u32 = 3;
 
 crate::label_values! {
@@ -86,7 +86,7 @@ impl Stuck {
 /// Unattributed memory of at least this many bytes is reported.
 pub const REPORTED_UNATTRIBUTED: i64 = 256 << 20;
 /// How to free memory that no listed process holds.
-pub const UNATTRIBUTED_FREED_BY: &str = "the exit of the unlisted process that has the device open (bailiff info --who, as root); not of driver services";
+pub const UNATTRIBUTED_FREED_BY: &str = "the exit of the unlisted process that has the device open and is not a driver service (bailiff info --who, as root)";
 /// How to free memory that was not released after its holders exited.
 pub const UNRELEASED_FREED_BY: &str = "the exit of the process that inherited or imported it (bailiff info --who, as root); otherwise only the driver";
 

@@ -10,8 +10,8 @@
 //!
 //! | sample | result |
 //! |---|---|
-//! | a part of the memory breakdown is unknown, or the driver's pids are of another namespace | unknown |
-//! | the first one, or the first after a gap of a minute in which no holder exited | unknown |
+//! | a part of the memory breakdown is unknown, or the driver's pids belong to another namespace | unknown |
+//! | the first sample, or the first after a gap of a minute in which no holder exited | unknown |
 //! | no holder exited | 0 |
 //! | calm, unattributed memory is at its earlier value | 0: all memory is released |
 //! | calm, at least the third since a holder exited | the increase of unattributed memory, at most what the holders held |
@@ -36,7 +36,7 @@ pub enum UnknownReason {
     FirstSample = "first_sample",
     /// A part of the GPU's memory breakdown is unknown.
     MemoryUnknown = "memory_unknown",
-    /// The driver's pids are of another namespace, so exits cannot be seen.
+    /// The driver's pids belong to another namespace, so exits cannot be seen.
     PidNamespace = "pid_namespace",
     /// A holder has just exited, and the driver may not have freed all its memory yet.
     Settling = "settling",

@@ -72,9 +72,9 @@ impl Utilization {
 /// Utilization evidence of one GPU over one window.
 #[derive(Debug, Clone, Copy)]
 pub struct Window<'a> {
-    /// Evidence of the previous snapshot; `None` if it does not contain the GPU.
+    /// Evidence from the previous snapshot; `None` if it does not contain the GPU.
     pub before: Option<&'a Reading>,
-    /// Evidence of this snapshot.
+    /// Evidence from this snapshot.
     pub now: &'a Reading,
     /// Whether MIG is on, or this is a MIG instance.
     pub mig: bool,
@@ -91,7 +91,7 @@ pub struct Question {
     pub role: Option<Role>,
     /// Whether the same process was listed at the start of the window.
     pub listed_before: bool,
-    /// Whether another process had this pid at the start of the window. Samples may be of that process.
+    /// Whether another process had this pid at the start of the window. Samples may belong to that process.
     pub was_another: bool,
 }
 
@@ -107,7 +107,7 @@ impl Window<'_> {
             Answer::NotSupported => return Utilization::Unknown(Why::NotSupported),
             Answer::Nothing | Answer::Samples(_) => {}
         }
-        // Without a previous answer or a start of the lookback, samples may be old.
+        // Without a previous response or a start of the lookback, samples may be old.
         let Some(before) = self.before.filter(|before| before.answered() && self.now.since > 0) else {
             return Utilization::Unknown(Why::FirstSample);
         };
@@ -161,7 +161,7 @@ impl Window<'_> {
     /// Returns the largest utilization of the device in the window, in percent, by any process.
     ///
     /// # Errors
-    /// If the device's sampler has no valid answer.
+    /// If the driver has no valid utilization samples of the device.
     pub fn device(&self) -> Result<u32, Why> {
         if self.mig {
             return Err(Why::Mig);
@@ -197,7 +197,7 @@ impl Reading {
         &samples[start..end]
     }
 
-    /// Returns whether the driver answered, even with an empty list.
+    /// Returns whether the driver responded, even with an empty list.
     fn answered(&self) -> bool {
         matches!(self.answer, Answer::Nothing | Answer::Samples(_))
     }

@@ -52,7 +52,7 @@ pub struct Snapshot {
     /// PID namespace. Pids are attributed to processes only in `host`.
     pub pid_namespace: Word<PidNamespace>,
     /// State of each source by name: `nvml`, `proc`, `redis` if there is a lease pool, `quota` if there is a
-    /// quota directory, `mps` if MPS runs.
+    /// quota directory, `mps` if MPS is running.
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
@@ -66,10 +66,10 @@ pub struct Snapshot {
     pub device_processes: Option<DeviceProcesses>,
     /// Processes without GPU memory in the workloads of holders; `None` if they were not searched for.
     pub relatives: Option<Vec<Relative>>,
-    /// Group names of the owners of `relatives`, by uid. [`Facts::groups`] has those of holders' owners.
+    /// Group names of the owners of `relatives`, by uid. For the owners of holders, see [`Facts::groups`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<u32, Vec<String>>,
-    /// State of the lease pool; `None` if there is none, or no answer (`sources` then has the reason).
+    /// State of the lease pool; `None` if there is no pool, or it did not respond (`sources` shows the reason).
     pub leases: Option<Leases>,
     /// Shared quota files; `None` if there is no quota directory or it could not be read.
     pub quotas: Option<Vec<Quota>>,
@@ -206,8 +206,8 @@ pub struct Holder {
 pub struct Process {
     /// Pid in the host's PID namespace.
     pub pid: u32,
-    /// Start time in clock ticks since boot; with the pid and the boot id, the identity. `None` if `/proc`
-    /// does not show the process, which must then never be signalled.
+    /// Start time in clock ticks since boot; identifies the process together with the pid and the boot id. `None`
+    /// if `/proc` does not show the process, which must then never be signalled.
     pub start_ticks: Option<u64>,
     /// Number of the first snapshot that listed it, for a process without start time.
     pub first_seq: Option<u64>,

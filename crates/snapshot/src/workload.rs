@@ -33,7 +33,8 @@ const KEEPER_PREFIXES: [&str; 4] = ["tmux", "sshd-", "containerd-shim", "systemd
 /// Workload of a process. Within one boot, equal text means the same workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Workload {
-    /// Cgroup: `slurm:PATH`, `container:PATH`, `pod:PATH` or `unit:PATH`, where PATH ends with its name.
+    /// Cgroup: `slurm:PATH`, `container:PATH`, `pod:PATH` or `unit:PATH`, where PATH ends with the name of the
+    /// job, container, pod or unit.
     Named(Arc<str>),
     /// Process tree: this process and its descendants in the same session.
     Tree(ProcessKey),
@@ -141,7 +142,7 @@ impl<'a> Unit<'a> {
     }
 
     /// Returns whether the unit is one workload. Sessions, managers, and scopes that terminals, multiplexers
-    /// and desktops create for a shell or an application hold many.
+    /// and desktops create for a shell or an application can contain several workloads.
     fn is_workload(&self) -> bool {
         match self.name().rsplit_once('.') {
             Some((name, "scope")) if self.of_user => name.starts_with("run-"),

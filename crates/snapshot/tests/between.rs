@@ -1,4 +1,4 @@
-//! Cases of joining two samples: what carries over, what restarts, what is never made up.
+//! Tests joining two samples: which values carry over, which restart, and which remain unknown.
 
 #![expect(
     clippy::float_cmp,
@@ -38,7 +38,7 @@ fn found(pid: u32, start_ticks: u64) -> (u32, Seen) {
     fixtures::found(facts(pid, start_ticks))
 }
 
-/// A GPU of 100 GiB at interval `n`, idle, with these entries. Stamps of these cases are numbers of intervals.
+/// An idle GPU of 100 GiB at interval `n`, with these entries. Timestamps in these tests are interval numbers.
 fn gpu(n: u64, entries: Vec<Entry>) -> GpuSample {
     GpuSample {
         memory: Some(Memory { total: 100 * GIB, free: 60 * GIB, used: 39 * GIB, reserved: Some(GIB) }),
@@ -182,7 +182,8 @@ fn xid_errors_are_counted_by_number_and_outlive_a_lost_gpu() {
     assert_eq!(snapshot.gpus[0].xids, BTreeMap::from([(13, 1), (79, 2)]));
 }
 
-/// Members of a workload are reported for the sample that saw them, and not at all if the pids are of another namespace.
+/// Members of a workload are reported only for the sample that contains them, and not if the pids belong to another
+/// PID namespace.
 #[test]
 fn relatives_and_groups_come_to_the_wire_and_are_not_carried_over() {
     let relative = Relative {
@@ -265,7 +266,7 @@ fn memory_of_an_exited_holder_is_tracked_until_released() {
     let written = wire::parse(&line).expect("it is read");
     assert_eq!(written.gpus[0].memory.as_ref().and_then(|memory| memory.unreleased), Some(GIB));
     assert_eq!(report(five().into_iter().chain([alone(6, GIB)]).collect()), Ok(0));
-    // Listed or not, a zombie or vanished process holds nothing that a process could release.
+    // A zombie or vanished process can no longer release memory, even if the driver still lists it.
     for seen in [Seen::Gone, Seen::Found(Box::new(Facts { state: State::Zombie, ..facts(PID, 7) }))] {
         let dead = |n| Sample { processes: [(PID, seen.clone()), found(other.0, other.1)].into(), ..both(n) };
         assert_eq!(report(vec![both(1), both(2), dead(3), dead(4), dead(5)]), Ok(GIB), "{seen:?}");
@@ -345,7 +346,7 @@ fn orphaned_process_is_stuck_after_three_idle_windows_of_its_workload() {
     assert_eq!(stuck(0.0, 0.0, false), [None, None], "members were not searched");
 }
 
-/// The GPU of these holders, then `lost` samples; which of these processes may hold it.
+/// Returns, for each of these processes, whether it may hold the GPU that is lost in the last sample.
 fn may_hold(samples: Vec<Sample>, processes: &[(u32, Option<u64>)]) -> Vec<bool> {
     let snapshot = walk(samples);
     let may =

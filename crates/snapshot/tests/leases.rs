@@ -1,4 +1,4 @@
-//! Joining a pool with that of the previous sample, and its form in the stream.
+//! Tests joining a lease pool with the pool of the previous sample, and its representation in the stream.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn facts() -> Facts {
     }
 }
 
-/// What the device says of the window that ends at interval `n`; nothing, where its sampler is silent.
+/// Utilization that the device reports for the window that ends at interval `n`, or no report.
 #[derive(Clone, Copy)]
 enum Device {
     Uses(u32),
@@ -52,7 +52,7 @@ fn sample(n: u64, gpu: GpuSample, leases: Option<Leases>) -> Sample {
     Sample { leases, ..sample }
 }
 
-/// What the pool says of the GPU.
+/// State of the GPU according to the pool.
 #[derive(Clone, Copy)]
 enum Pool {
     Leased(&'static str),
@@ -60,7 +60,7 @@ enum Pool {
     Silent,
 }
 
-/// An unused GPU, through samples with these states of device and pool.
+/// Returns the pool's entry for an unused GPU after samples with these states of the device and the pool.
 fn through(intervals: &[(Device, Pool)]) -> Option<PoolGpu> {
     let samples = intervals.iter().zip(1..).map(|((device, pool), n)| {
         let pool_state = match pool {

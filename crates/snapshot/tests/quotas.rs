@@ -1,4 +1,4 @@
-//! What the driver and two samples show of a quota file.
+//! Tests what is derived from quota files, the driver's data and two samples.
 
 use std::time::Duration;
 
@@ -61,7 +61,8 @@ fn quota(name: &str, processes: Vec<QuotaProcess>) -> Quota {
     Quota { name: name.into(), gpus: vec![row], processes, ..Quota::default() }
 }
 
-/// What the driver says that each quota's processes hold, and all around them.
+/// Returns, for each quota, the bytes that its processes hold according to the driver, and the bytes that these
+/// processes and all others in their containers hold.
 fn held(gpu: GpuSample, processes: &[(u32, Option<&str>)], quotas: Vec<Quota>) -> Vec<[Option<u64>; 2]> {
     let snapshot = Snapshot::between(None, sample(1, gpu, processes, quotas));
     snapshot.quotas.iter().flatten().map(|quota| [quota.gpus[0].held, quota.gpus[0].held_around]).collect()

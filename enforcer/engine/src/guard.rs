@@ -90,7 +90,7 @@ const PROTECTED: [Protected; 11] = [
 
 impl Protected {
     fn names(&self, comm: &str) -> bool {
-        // The kernel truncates names; others are truncated alike.
+        // The kernel truncates names to 15 bytes; names from other sources are truncated here.
         let comm = comm.get(..15).unwrap_or(comm);
         self.names.iter().any(|name| match name.strip_suffix('*') {
             Some(start) => comm.starts_with(start),
@@ -113,7 +113,7 @@ impl Protected {
     }
 }
 
-/// What the built-in protection examines of a process.
+/// Properties of a process that the built-in protection examines.
 #[derive(Debug, Clone, Copy)]
 pub struct Traits<'a> {
     /// Pid.
@@ -188,7 +188,7 @@ pub struct Limits {
     pub max_processes: usize,
     /// The exporter, by the socket of its stream.
     pub exporter: Option<ProcessKey>,
-    /// `protect` of the file and the exceptions of the rule.
+    /// The policy's `protect` and the rule's exceptions.
     pub protect: Option<Protect>,
     /// What happens to processes that are stopped, traced or frozen.
     pub on_hold: OnHold,
@@ -229,7 +229,7 @@ impl Found {
 pub struct Refusal {
     /// [`Outcome::Refused`], [`Outcome::IdentityChanged`] or [`Outcome::Gone`].
     pub outcome: Outcome,
-    /// Reason for people.
+    /// Human-readable reason.
     pub why: String,
 }
 
@@ -300,7 +300,7 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
         }
         Some(_) => {}
     }
-    // An owner can move processes below this directory, so a cgroup below it proves no identity.
+    // An owner can move processes below this directory, so a cgroup below it does not prove identity.
     let confinement = now.person.place.confinement();
     if member.confinement.is_empty() || confinement.is_empty() {
         return Err(Refusal::refused(format!("the cgroup of process {} is unknown", key.pid)));

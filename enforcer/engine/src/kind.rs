@@ -3,7 +3,7 @@
 bailiff_snapshot::label_values! {
 /// Kind of a target.
 pub enum Kind {
-    /// One process that holds GPU memory, with those of its descendants that hold none.
+    /// One process that holds GPU memory, with its descendants that do not hold any.
     Process = "process",
     /// The innermost of container, Slurm job, pod, systemd unit, process tree.
     Workload = "workload",

@@ -1,4 +1,4 @@
-//! Processes of the node at one time, as the enforcer read them from `/proc`.
+//! Processes on the node at one time, as the enforcer read them from `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct ProcessInfo {
     pub uid: u32,
     /// Cgroup and container, shared by the processes of one cgroup.
     pub place: Arc<Place>,
-    /// Cgroup of version 2.
+    /// Path in the cgroup v2 hierarchy.
     pub unified: Option<Arc<str>>,
     /// Path of its program, if it is readable and the process's name may protect it.
     pub exe: Option<String>,
@@ -26,9 +26,9 @@ pub struct ProcessInfo {
 /// Whether a process has a device file open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Devices {
-    /// It has.
+    /// The process has a device file open.
     Open,
-    /// It has not; all descriptors were read.
+    /// It does not; all descriptors were read.
     None,
     /// Permission denied.
     Denied,

@@ -13,11 +13,11 @@ pub enum Value {
     AtLeast(f64),
     /// True or false.
     Flag(bool),
-    /// Words of several things, as bits by their place in the unit's list.
+    /// Words for several objects, such as the states of processes; bit N is word N in the unit's list.
     Words {
         /// Words that were observed.
         seen: u32,
-        /// Whether all things were observed.
+        /// Whether all objects were observed.
         complete: bool,
     },
 }

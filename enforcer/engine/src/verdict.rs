@@ -41,7 +41,7 @@ pub enum What {
     Act(u64, Action),
     /// A destructive step is due and withheld; recorded once until the reason changes.
     Withheld(Action, Hold),
-    /// The target was notified or due, and is skipped now: it no longer matches or no longer exists.
+    /// The target was notified or due for an action, and is skipped now: it no longer matches or no longer exists.
     Reprieved(&'static str),
 }
 
@@ -244,8 +244,7 @@ pub enum Outcome {
     Done = "done",
     /// The action failed; the audit log has the reason.
     Failed = "failed",
-    /// Stopped half-way by a reload, a pause or the end of the enforcer, or it could not begin in time or be
-    /// recorded.
+    /// Stopped halfway by a reload, a pause or the enforcer's exit, or it could not begin in time or be recorded.
     Cancelled = "cancelled",
     /// The newest snapshot before the first signal no longer agreed, or a hold became active; nothing was done.
     Reprieved = "reprieved",

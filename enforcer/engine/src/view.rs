@@ -59,7 +59,7 @@ pub struct Target {
 pub struct Leased {
     /// Index among the held leases.
     pub place: usize,
-    /// Whether all processes on its GPUs are known, and whether they belong to it.
+    /// Whether all processes on its GPUs are known, and for each of them whether it belongs to the lease.
     pub whole: bool,
 }
 
@@ -75,10 +75,10 @@ pub struct View {
     account: account::Account,
 }
 
-/// Whether a source answered for a GPU, so that an absent target no longer exists.
+/// Whether a source responded for a GPU. If it did, an absent target no longer exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It answered.
+    /// It responded.
     Well,
     /// It did not.
     Ill,
@@ -132,7 +132,7 @@ impl View {
         self.snapshot.gpus.get(*target.gpus.first()?).filter(|_| target.kind == Kind::Gpu)
     }
 
-    /// Returns the lease pool, if it answered recently.
+    /// Returns the lease pool, if its server responded recently.
     #[must_use]
     pub fn leases(&self) -> Option<&Leases> {
         leases::of(&self.snapshot)

@@ -260,7 +260,7 @@ fn one_rule(text: &str) -> policy::Rule {
     loaded.policy.rules.into_iter().next().unwrap()
 }
 
-/// Returns a process rule with this `when`, after these top-level keys.
+/// Returns the identity of the condition of a process rule with this `when`, after these top-level keys.
 fn condition(when: &str, file: &str) -> String {
     let rule =
         format!("rules: [{{name: a, target: process, when: {when}, for: 30m, then: [{{flag: info}}]}}]\n");

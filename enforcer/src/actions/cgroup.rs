@@ -94,7 +94,7 @@ impl<'a> Frozen<'a> {
         let frozen = Self(directory);
         let deadline = Deadline::after(FREEZE);
         while !is_frozen(directory)? && !deadline.passed() {
-            // No file of a cgroup becomes readable when it is frozen, so its state is read repeatedly.
+            // Freezing does not make any file of the cgroup readable, so its state is read repeatedly.
             readable(&[], Some(deadline.or(Deadline::after(Duration::from_millis(5)))))?;
         }
         Ok(frozen)
@@ -117,7 +117,8 @@ fn is_frozen(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(read(directory, "cgroup.events")?.lines().any(|line| line == "frozen 1"))
 }
 
-/// Collects the pids of a cgroup and its descendants. A pid of another PID namespace reads as 0, no member.
+/// Collects the pids of a cgroup and its descendants. A pid in another PID namespace reads as 0,
+/// which never matches a member.
 pub(super) fn collect(directory: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
     if depth > DEEPEST {
         return Err(Errno::LOOP);

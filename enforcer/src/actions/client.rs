@@ -34,7 +34,7 @@ enum Done {
 /// The owner of an MPS daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum DaemonOwner {
-    /// Root. While its daemon does not respond, no client of it is signalled.
+    /// Root. While its daemon does not respond, the daemon's clients are not signalled.
     Root,
     /// The client's own user. The daemon serves no other user, so its failure does not prevent a signal.
     Own,
@@ -170,7 +170,7 @@ impl<'a> Asked<'a> {
         Self { context, daemons, replies, foreign: parts.foreign, until }
     }
 
-    /// Requests a server to terminate a client, if it is still a client: its pid may have been reused.
+    /// Asks a server to terminate a client, if it is still a client: its pid may have been reused.
     fn let_go(&self, daemon: usize, server: u32, client: (u32, &Group<'_>)) -> Result<String, Refusal> {
         let (pid, group) = client;
         let gone = || format!("process {pid} exited before MPS server {server} was asked to terminate it");
@@ -190,7 +190,7 @@ impl<'a> Asked<'a> {
         };
         match (done, owner) {
             (Ok(note), _) => Ok(note),
-            (Err(why), DaemonOwner::Own) => Ok(format!("{why}; the daemon belongs to its own user")),
+            (Err(why), DaemonOwner::Own) => Ok(format!("{why}; the daemon belongs to the client's user")),
             (Err(why), DaemonOwner::Root) => Err(Refusal::refused(format!("{why}; no signal was sent"))),
         }
     }
@@ -239,7 +239,7 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
     }
 }
 
-/// Requests a server to terminate a client. A server in FAULT needs no request: the client runs no work, and
+/// Asks a server to terminate a client. A server in FAULT needs no request: the client runs no work, and
 /// the server waits for its exit.
 fn terminate(control: &Control, server: u32, client: u32) -> Result<String, String> {
     let status = control.query(Question::Status(server)).map(|reply_text| reply::status(&reply_text));

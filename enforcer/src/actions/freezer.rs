@@ -90,7 +90,7 @@ impl Frozen {
         match inside.difference(ours).next() {
             None => Ok(()),
             Some(other) => {
-                Err(format!("its cgroup {path} is frozen, and {other} in it is not part of the target"))
+                Err(format!("its cgroup {path} is frozen; process {other} in it is not part of the target"))
             }
         }
     }

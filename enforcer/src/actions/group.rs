@@ -96,7 +96,7 @@ impl<'a> Group<'a> {
         guard::permit(self.owner, found, &ourselves(table, limits.exporter), limits)
     }
 
-    /// Drops processes that are no members when read again through their pidfd.
+    /// Drops processes that are not members when they are read again through their pidfd.
     fn let_go(&mut self) {
         let people = self.held.iter().map(|held| held.found.person.clone());
         self.table = std::mem::take(&mut self.table).with(people);
@@ -148,12 +148,12 @@ impl<'a> Group<'a> {
         Ok(came)
     }
 
-    /// Sends SIGTERM to running members that were not sent it.
+    /// Sends SIGTERM to running members to which it was not sent before.
     pub(super) fn ask(&mut self, permit: &Permit) {
         self.send(Signal::TERM, "SIGTERM", permit);
     }
 
-    /// Sends SIGKILL to all running members, after SIGTERM to those that were not sent it.
+    /// Sends SIGKILL to all running members, after SIGTERM to members to which SIGTERM was not sent before.
     pub(super) fn kill(&mut self, permit: &Permit) {
         self.send(Signal::TERM, "SIGTERM", permit);
         self.send(Signal::KILL, "SIGKILL", permit);
@@ -201,7 +201,7 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Sends a signal to all running members that were not sent it before.
+    /// Sends a signal to all running members to which it was not sent before.
     pub(super) fn send(&mut self, signal: Signal, name: &'static str, permit: &Permit) {
         for held in &mut self.held {
             // SIGCONT may be needed again if a member was stopped again; other signals are sent once.

@@ -116,17 +116,17 @@ fn on_one(gpu: &OfGpu, after: &Memory, ended: &BTreeSet<ProcessKey>, held: &Hold
         return Back::No { why, left: now.holders.get(key).copied().flatten().unwrap_or_default() };
     }
     let Some(bytes) = held.values().copied().sum::<Option<u64>>() else {
-        return Back::Unknown(format!("the memory that it held on GPU {} is unknown", gpu.index));
+        return Back::Unknown(format!("the memory that the target held on GPU {} is unknown", gpu.index));
     };
     let (Some(was), Some(is)) = (gpu.unaccounted, now.unaccounted) else {
-        return Back::Unknown(format!("unaccounted memory of GPU {} is unknown", gpu.index));
+        return Back::Unknown(format!("the unaccounted memory of GPU {} is unknown", gpu.index));
     };
     let others: Holders = gpu.holders.iter().filter(|(key, _)| !is_of(**key, ended)).map(copied).collect();
     let rise = u64::try_from(is.saturating_sub(was)).unwrap_or_default();
     if changed(&others, &now.holders, bytes) {
         Back::Unknown(format!("other processes changed their memory on GPU {} in the meantime", gpu.index))
     } else if rise > 0 && rise >= (bytes / PART).max(SLACK).min(bytes.div_ceil(2)) {
-        Back::No { why: format!("{rise} bytes on GPU {} are now unaccounted", gpu.index), left: rise }
+        Back::No { why: format!("{rise} bytes on GPU {} are now unaccounted for", gpu.index), left: rise }
     } else {
         Back::Yes { bytes: bytes.saturating_sub(rise), left: rise }
     }

@@ -71,12 +71,13 @@ fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Pidfd, Refusal> 
     if same {
         Ok(handle)
     } else {
-        Err(Refusal { outcome: Outcome::IdentityChanged, why: format!("pid {} is not that server", key.pid) })
+        Err(Refusal { outcome: Outcome::IdentityChanged, why: format!("pid {} is not the target", key.pid) })
     }
 }
 
-/// Returns the pipe directory that an MPS process names in its environment. If that path leads the process to another
-/// directory than us, the path goes through its root, because the directory here may belong to any user.
+/// Returns the pipe directory that an MPS process names in its environment. If the process sees another directory
+/// at that path than the enforcer does, the result is the path below the process's root (`/proc/PID/root`), because
+/// the directory that the enforcer sees could belong to any user.
 pub(super) fn pipes(context: &ActionContext<'_>, pid: u32) -> Option<String> {
     let named =
         context.proc_table.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);

@@ -1,4 +1,4 @@
-//! Notifications of users: what was found and what happens next. Each channel has its own thread, bounded
+//! Notifications to users: what was found and what happens next. Each channel has its own thread, bounded
 //! queue and deadline, so that a slow channel delays neither the daemon nor other channels.
 
 use std::collections::BTreeMap;

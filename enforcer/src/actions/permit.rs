@@ -37,7 +37,7 @@ pub enum Stage {
     Kill,
 }
 
-/// A question of the executor: whether an action may enter a stage.
+/// A question from the executor: whether an action may enter a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
     /// Id of the action.

@@ -67,7 +67,7 @@ fn verify(
                     let ids = busy.join(", ");
                     ActionResult::new(
                         Outcome::Released,
-                        format!("still in use: {ids}; quarantined until the process has exited"),
+                        format!("GPUs still in use: {ids}; quarantined until no process uses them"),
                     )
                 }
                 (Ok(true), Err(error)) => ActionResult::new(Outcome::Failed, error.to_string()),

@@ -195,7 +195,7 @@ impl<'a> Termination<'a> {
         Ok(())
     }
 
-    /// Sends signals, unless the action is cancelled: nothing is sent after a `pause` was answered.
+    /// Sends signals, unless the action is cancelled: nothing is sent after a `pause` was acknowledged.
     fn unless_called_off(&mut self, send: fn(&mut Group<'a>, &Permit)) -> Result<(), &'static str> {
         self.context.inbox.unless_called_off(self.context.request.id, || send(&mut self.group, self.permit))
     }

@@ -1,6 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "starts this program again, as its own watchdog")]
 //! Watchdog for processes that are stopped before SIGKILL, in case the enforcer dies in between. A child
-//! process then continues them at once; if that fails, the next start does, by the audit log.
+//! process then continues them at once; if that fails, the enforcer's next start does, from the audit log.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -93,7 +93,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Runs the watchdog: reads one request per line, and continues all once its parent is gone or silent.
+/// Runs the watchdog: reads one request per line, and continues all processes once its parent is gone or silent.
 ///
 /// # Errors
 /// If a request cannot be read.

@@ -1,4 +1,4 @@
-//! Notifications as an HTTP POST of JSON. The address is a secret, so it is in no error and no log.
+//! Notifications as an HTTP POST of JSON. The address is a secret, so it never appears in errors or logs.
 
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ pub enum LeaseAction {
     ClearQuarantine = "clear_quarantine",
     /// Returns a GPU of an exited `GPU.py` client to the pool.
     FreeOrphaned = "free_orphaned",
-    /// Returns a GPU that is in no list to the pool.
+    /// Returns a lost GPU, which is recorded neither as idle nor as taken, to the pool.
     PutBackLost = "put_back_lost",
 }
 }
@@ -48,7 +48,7 @@ pub enum LeaseOutcome {
     Withheld = "withheld",
     /// The lease or GPU has changed since the evaluation; nothing was done.
     Changed = "changed",
-    /// Unknown: Redis did not answer, or the audit log could not be written.
+    /// Unknown: Redis did not respond, or the audit log could not be written.
     Failed = "failed",
 }
 }

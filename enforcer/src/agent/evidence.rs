@@ -13,7 +13,7 @@ use bailiff_engine::view::{Health, View};
 /// Use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum On {
-    /// A process uses it, possibly one of another PID namespace.
+    /// A process uses it, possibly one in another PID namespace.
     Used,
     /// No process uses it, except services.
     Unused,
@@ -56,8 +56,8 @@ impl Evidence<'_> {
         gpu.uuid.is_some() && self.of(gpu).next().is_some()
     }
 
-    /// Returns the GPU and its MIG instances. A pool with indexes may mean CUDA's, which equal the driver's
-    /// only if all GPUs are of one model.
+    /// Returns the GPU and its MIG instances. The indexes in a pool may be CUDA's, which equal the
+    /// driver's only if all GPUs are the same model.
     fn of(&self, gpu: &audit::Gpu) -> impl Iterator<Item = &wire::Gpu> {
         let pool = PoolGpu { id: gpu.id.clone(), uuid: gpu.uuid.clone(), ..PoolGpu::default() };
         let gpus = &self.view.snapshot.gpus;

@@ -1,5 +1,5 @@
-//! State that the agent keeps between readings: how long a GPU was unused or in no list, and since when it is
-//! quarantined. Unobserved time does not count.
+//! State that the agent keeps between readings: how long a GPU was unused or lost (recorded neither as idle nor as
+//! taken), and since when it is quarantined. Unobserved time does not count.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use bailiff_lease::legacy::Use;
 
 use super::evidence::On;
 
-/// After a longer gap in Redis' answers, the state of a GPU is unknown.
+/// If the pool could not be read for longer than this, earlier readings no longer count.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
 /// Maximum number of intervals between two snapshots, because one may be late.
 const LONGEST_INTERVALS: u32 = 3;
@@ -21,7 +21,7 @@ pub(super) struct Memory {
     quiet: HashMap<String, Duration>,
     /// Time of the last snapshot.
     seen: Option<Duration>,
-    /// Reading of the pool since which each GPU is in no list.
+    /// Reading of the pool since which each GPU is lost.
     nowhere: HashMap<String, Duration>,
     /// Time of the last reading of the pool.
     last_read: Option<Duration>,
@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// Returns how long a GPU has been in no list.
+    /// Returns how long a GPU has been lost.
     pub(super) fn nowhere(&self, gpu: &str) -> Option<Duration> {
         Some(self.last_read?.saturating_sub(*self.nowhere.get(gpu)?))
     }
@@ -107,8 +107,8 @@ impl Memory {
     }
 }
 
-/// Returns whether a managed GPU is in no list, without holder and not quarantined; or has only a record that
-/// no longer exists.
+/// Returns whether a managed GPU is lost: neither in a list of the pool nor taken nor quarantined. A quarantine
+/// because of a record that no longer exists does not count.
 pub(super) fn is_nowhere(gpu: &Gpu) -> bool {
     let over = |why: &str| why.starts_with("legacy_record:") || why.starts_with("wrong_type:");
     gpu.idle + gpu.pot + gpu.bar == 0

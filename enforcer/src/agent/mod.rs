@@ -1,7 +1,7 @@
 //! The node's lease agent. It maintains a lease pool in threads of its own, and every Redis query has a
-//! deadline, so that a slow Redis delays neither samples nor decisions. It releases the leases of exited
+//! deadline, so that a slow Redis server delays neither samples nor decisions. It releases the leases of exited
 //! processes of this host, quarantines GPUs that are still in use, and evaluates records left by clients of
-//! `GPU.py`. It signals no process.
+//! `GPU.py`. It does not signal processes.
 
 mod actions;
 mod evidence;

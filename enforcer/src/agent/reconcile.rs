@@ -188,7 +188,7 @@ impl Reconciler<'_> {
         self.records(&pass, &mut actor, acts)
     }
 
-    /// Returns whether no other host is known, and the server runs on this one.
+    /// Returns whether no other host is known, and the Redis server runs on this host.
     fn is_local(&self, pool: &Pool, audit: &Pooled) -> bool {
         let of_leases = audit.leases.iter().filter_map(|lease| Some((lease.get("host")?, lease.get("boot"))));
         let of_agents = audit.agents.iter().map(|agent| (agent.host.as_str(), Some(agent.boot.as_str())));
@@ -196,7 +196,7 @@ impl Reconciler<'_> {
             && of_leases.chain(of_agents).all(|(host, boot)| self.local_host.is_machine(Some(host), boot))
     }
 
-    /// Checks the holders: releases the leases of exited ones, and renews the leases of those that cannot.
+    /// Checks the holders: releases the leases of exited holders, and renews the leases of holders that cannot.
     fn holders(
         &mut self,
         pass: &Pass<'_>,
@@ -208,7 +208,7 @@ impl Reconciler<'_> {
             .leases
             .iter()
             .map(|lease| {
-                // Finding a process that an exited holder started requires all processes.
+                // To find a process that an exited holder started, all processes must be read.
                 let known = self
                     .living
                     .get(&lease.lease)
@@ -257,7 +257,7 @@ impl Reconciler<'_> {
         Ok(())
     }
 
-    /// Evaluates GPUs taken by clients of `GPU.py`, and GPUs that are in no list.
+    /// Evaluates GPUs taken by clients of `GPU.py`, and lost GPUs, which are recorded neither as idle nor as taken.
     fn records(
         &mut self,
         pass: &Pass<'_>,
@@ -314,10 +314,10 @@ fn act(
         Judgement::Lost => actor.resolve(
             LeaseAction::PutBackLost,
             gpu,
-            "it was recorded neither as idle nor as taken, and unused, for too long",
+            "for too long, it was unused and was recorded neither as idle nor as taken",
         ),
         Judgement::Orphaned => {
-            let why = "the process that took it has exited, and no process was on the GPU for long enough";
+            let why = "the process that took it has exited, and the GPU was unused for long enough";
             match owner(audit, gpu) {
                 Some(lease) => actor.end((LeaseAction::FreeOrphaned, lease), &[], why),
                 None => actor.resolve(LeaseAction::FreeOrphaned, gpu, why),

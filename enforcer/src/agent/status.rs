@@ -13,17 +13,17 @@ const STEP_SECONDS: u64 = 5;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentStatus {
-    /// Whether Redis answers.
+    /// Whether Redis responds.
     pub up: bool,
     /// Why it does not.
     pub error: Option<String>,
     /// Whether the agent releases leases.
     pub acts: bool,
-    /// GPUs taken by clients of `GPU.py` or in no list, with the conclusion for each.
+    /// GPUs that were taken by clients of `GPU.py` or are lost, with the conclusion for each.
     pub judged: Vec<Judged>,
 }
 
-/// A GPU that was taken by a client of `GPU.py`, or is in no list.
+/// A GPU that was taken by a client of `GPU.py`, or that is lost: recorded neither as idle nor as taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judged {
     /// Id in the pool.
@@ -43,12 +43,11 @@ impl Judged {
             Judgement::Keep(why) => (why, None),
             Judgement::Suspect(why, left) => (why, left),
             Judgement::Orphaned => {
-                ("the process that took it has exited, and no process was on it for long enough", None)
+                ("the process that took it has exited, and the GPU was unused for long enough", None)
             }
-            Judgement::Lost => (
-                "it was recorded neither as idle nor as taken, and no process was on it, for long enough",
-                None,
-            ),
+            Judgement::Lost => {
+                ("for too long, it was unused and was recorded neither as idle nor as taken", None)
+            }
         };
         // Rounded, so that the entry does not change in every pass.
         let step = |at: Duration| at.as_secs().next_multiple_of(STEP_SECONDS) * 1000;

@@ -66,7 +66,7 @@ fn read(file: &Path) -> std::io::Result<Content> {
     if file == Path::new("-") { policy_file::from(std::io::stdin().lock()) } else { policy_file::read(file) }
 }
 
-/// Checks whether an enforcer has this policy in force, and enforces it if the policy does.
+/// Checks whether an enforcer has this policy in force; also reports an enforcing policy under `--dry-run`.
 fn against((url, login): (&str, Login), (sha256, acts): (&str, bool), out: &mut dyn Write) -> Result<bool> {
     let (running, enforces) = match login.and_then(|login| running(url, login.as_deref())) {
         Ok(running) => running,

@@ -19,7 +19,7 @@ use bailiff_snapshot::Truth;
 /// Queries the daemon and prints the explanation.
 ///
 /// # Errors
-/// If it does not answer.
+/// If the daemon does not respond.
 pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Result<()> {
     let question = Question::Explain { pid: flags.pid, rule: flags.rule.clone() };
     let answer = query(&flags.control.control, &question)?;
@@ -47,8 +47,8 @@ fn nothing(pid: Option<u32>) -> String {
     match there {
         None | Some(Err(Errno::SRCH)) => format!("there is no process {pid}"),
         Some(_) => format!(
-            "process {pid} is not part of any target: in the last snapshot, neither it nor a process that it belongs to held \
-             GPU memory, or the rules do not apply to such targets"
+            "process {pid} is not part of any target: in the last snapshot, neither it nor its workload held \
+             GPU memory, or no rule applies to it"
         ),
     }
 }

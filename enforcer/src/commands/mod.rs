@@ -30,7 +30,7 @@ pub use status::columns;
 /// Sends a request to the daemon.
 ///
 /// # Errors
-/// If no daemon answers, or the response is an error.
+/// If no daemon responds, or the response is an error.
 pub fn query(control: &Path, question: &Question) -> Result<Value> {
     let answer = say(control, question)?;
     if answer["ok"] == true {

@@ -25,7 +25,7 @@ pub fn report(outcome: Result<Exit, Failure>) -> Result<Exit, Stop> {
     }
 }
 
-/// Returns what an administrator does, by `--resume-after`.
+/// Returns the assumed behavior of the administrator, from `--resume-after`.
 pub(super) fn admin(resume_after: Option<&str>) -> Result<Admin, Failure> {
     resume_after.map_or(Ok(Admin::Away), |text| length("--resume-after", text).map(Admin::Resumes))
 }

@@ -19,7 +19,7 @@ use crate::status::NOT_LOADED;
 /// Pauses the daemon and prints the duration.
 ///
 /// # Errors
-/// If the flags are invalid, no daemon answers, or it refuses.
+/// If the flags are invalid, no daemon responds, or the daemon refuses.
 pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
     let time = flags.time.as_deref().map(|text| duration("--for", text)).transpose().map_err(Stop::Usage)?;
     // Rounded up to whole seconds.
@@ -39,7 +39,7 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
         &format!("paused {outcome_of}: destructive steps are withheld; flags and notifications continue"),
     )?;
     if answer["saved"] != true {
-        print(out, "the pause is not on disk yet; until then, it does not survive a restart of the daemon")?;
+        print(out, "the pause is not on disk yet; until it is, it does not survive a restart of the daemon")?;
     }
     Ok(())
 }
@@ -47,7 +47,7 @@ pub fn pause(flags: &flags::Pause, out: &mut dyn Write) -> Result<(), Stop> {
 /// Ends a pause.
 ///
 /// # Errors
-/// If no daemon answers, or it refuses.
+/// If no daemon responds, or the daemon refuses.
 pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
     query(control, &Question::Resume)?;
     print(out, "resumed: the pause has ended, and all breakers are closed")
@@ -56,7 +56,7 @@ pub fn resume(control: &Path, out: &mut dyn Write) -> Result<()> {
 /// Reloads the rules; a file that was not loaded returns [`Exit::Usage`].
 ///
 /// # Errors
-/// If no daemon answers, or it is not permitted.
+/// If no daemon responds, or the user may not reload.
 pub fn reload(control: &Path, colors: Colors, out: &mut dyn Write) -> Result<Exit> {
     let answer = say(control, &Question::Reload)?;
     let (exit, text) = outcome(&answer, colors).map_err(|why| anyhow::anyhow!(why))?;

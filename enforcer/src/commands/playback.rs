@@ -1,4 +1,4 @@
-//! The past, replayed: snapshots pass through the daemon's engine with their own clock, and every action is reported
+//! Replays the past: snapshots pass through the daemon's engine with their own clock, and every action is reported
 //! as done. `replay`, `backtest` and rule tests differ only in where the snapshots come from.
 
 use std::sync::Arc;

@@ -77,7 +77,7 @@ fn first_bad(number: u64, error: &WireError) -> String {
     format!("line {number}: {}", why.split(" at line 1 ").next().unwrap_or(&why))
 }
 
-/// Reads a line; returns false at the end. Of a line that is too long a part is kept, which is invalid.
+/// Reads a line; returns false at the end. A line that is too long is truncated, and is then invalid.
 fn next_line(record: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     let mut limited = std::io::Read::take(&mut *record, LONGEST_LINE);

@@ -1,4 +1,4 @@
-//! `bailiff-enforcer status`. Text has 80 columns, tables the width of the terminal.
+//! `bailiff-enforcer status`. Text is 80 columns wide; tables are as wide as the terminal.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -79,7 +79,7 @@ pub type Screen = (Colors, Option<usize>);
 /// Queries the status and prints it.
 ///
 /// # Errors
-/// If no daemon answers, or printing fails.
+/// If no daemon responds, or printing fails.
 pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write) -> Result<()> {
     let mut answer = query(&flags.control.control, &Question::Status)?;
     let status = answer["status"].take();
@@ -226,7 +226,7 @@ fn listed<'a, T: 'a>(
     text
 }
 
-/// Returns the width of the terminal; `None` if standard output is not one.
+/// Returns the width of the terminal; `None` if standard output is not a terminal.
 #[must_use]
 pub fn columns() -> Option<usize> {
     let out = io::stdout();

@@ -97,8 +97,8 @@ impl Daemon {
         }
     }
 
-    /// Answers a permission request: by the newest snapshot, or before SIGKILL, by whether it can be
-    /// recorded.
+    /// Answers a permission request, based on the newest snapshot, or before SIGKILL, on whether the action can
+    /// be recorded.
     pub(super) fn permit(&mut self, question: Question) {
         if question.stage == Stage::Kill && !std::mem::replace(&mut self.tried_to_save, true) {
             // Only a write shows whether the disk still accepts the state.

@@ -41,7 +41,7 @@ pub(super) struct Sources {
     pub(super) reloads: Receiver<Reload>,
     pub(super) asked: Receiver<ControlRequest>,
     pub(super) threads: Threads,
-    /// Question of the executor, held back until all queued snapshots are evaluated.
+    /// Question from the executor, held back until all queued snapshots are evaluated.
     pub(super) question: Option<actions::Question>,
     pub(super) acks: state::Acks,
     pub(super) interval: tokio::time::Interval,
@@ -52,7 +52,7 @@ impl Sources {
     pub(super) async fn next(&mut self) -> Event {
         loop {
             if let Some(question) = self.question.take() {
-                // The answer must rest on the newest snapshot, so queued snapshots are handled first.
+                // The answer must be based on the newest snapshot, so queued snapshots are handled first.
                 tokio::task::yield_now().await;
                 let Ok(arrival) = self.arrivals.try_recv() else { return Event::Question(question) };
                 self.question = Some(question);

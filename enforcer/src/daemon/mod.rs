@@ -52,7 +52,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of queued snapshots; more would be too old when they are evaluated.
 const ARRIVALS: usize = 4;
 
-/// Holds that stop the lease agent. Others affect only rules: an exited lease holder has exited in any case.
+/// Holds that stop the lease agent. Other holds affect only rules, because they cast no doubt on the exit of a
+/// lease holder.
 const HOLDS: [Hold; 4] = [Hold::Paused, Hold::InvalidFile, Hold::Audit, Hold::Untrusted];
 
 /// State of the daemon.

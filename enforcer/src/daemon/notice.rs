@@ -62,7 +62,7 @@ impl Daemon {
         self.notices.notify(&notice, named);
     }
 
-    /// Records the result of a notification. A delivered one satisfies `requires_notice`.
+    /// Records the result of a notification. A delivered notification satisfies `requires_notice`.
     pub(super) fn delivered(&mut self, delivery: &Delivery) {
         let Delivery { notice, channel, result } = delivery;
         let outcome = delivery.outcome().name().to_owned();
@@ -160,7 +160,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
 fn ended(report: &ActionReport) -> Option<String> {
     Some(match report.outcome {
         Outcome::Released => match report.released.map(memory) {
-            Some(memory) => format!("was terminated; {memory} of GPU memory were released"),
+            Some(memory) => format!("was terminated; {memory} of GPU memory was released"),
             None => "was terminated, and its memory was released".to_owned(),
         },
         Outcome::GoneNotReleased => "was terminated, but its memory was not released".to_owned(),

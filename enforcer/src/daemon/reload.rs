@@ -24,7 +24,7 @@ pub(super) struct Condition {
     answer: oneshot::Sender<Outcome>,
 }
 
-/// Content of the rules file, with the requests for it; no request if the file has changed.
+/// Content of the rules file, with the requests for it. After a change or a periodic check, there may be none.
 pub(super) type Read = (Vec<Condition>, io::Result<Content>);
 
 /// Loads the policy at startup. The daemon does not start if the file is invalid or cannot be read.
@@ -70,7 +70,7 @@ fn unread(error: &io::Error) -> String {
     }
 }
 
-/// Returns the response to a reload request of the control socket.
+/// Returns the response to a reload request on the control socket.
 pub(super) fn answer(outcome: &Outcome) -> Value {
     match outcome {
         Outcome::Applied(sha256) => json!({"ok": true, "result": "applied", "sha256": sha256}),

@@ -35,7 +35,7 @@ pub struct Status {
     pub holds: Vec<HoldStatus>,
     /// Open breakers.
     pub breakers: Vec<Open>,
-    /// Actions of the last hour: of the node, and of users and GPUs with any.
+    /// Actions in the last hour: on the node, and for each user and GPU with at least one action.
     pub budgets: Vec<Budget>,
     /// Rules, in the order of the file.
     pub rules: Vec<RuleStatus>,
@@ -82,7 +82,7 @@ pub enum Cap {
     /// The mode of each rule applies.
     #[default]
     None,
-    /// Dry run for all rules, with the reason: `--dry-run`, a missing privilege.
+    /// Dry run for all rules, with the reason: `--dry-run` or a missing privilege.
     DryRun(String),
 }
 
@@ -152,7 +152,7 @@ impl Breaker {
         match self {
             Self::Mass => "resume closes it",
             Self::Failures | Self::Unknown => {
-                "closes when its cause has been absent for the time limits.breaker_reset, or by resume"
+                "closes on resume, or when its cause has been absent for limits.breaker_reset"
             }
         }
     }
@@ -358,7 +358,7 @@ pub struct Stream {
     pub interval_ms: Option<u64>,
     /// Duration of its evaluation in seconds.
     pub tick_seconds: Option<f64>,
-    /// Sources that did not answer, with the reason.
+    /// Sources that did not respond, with the reason.
     #[serde(default)]
     pub silent: Vec<String>,
 }

@@ -22,7 +22,7 @@ const NOT_YET: &str = "no snapshot has been evaluated yet";
 /// Faults of a file that are shown.
 const MOST_FAULTS: usize = 20;
 
-/// The page; a browser asks for it again where it `refreshes`.
+/// Returns the page; if it `refreshes`, the browser reloads it at every interval.
 pub(super) fn page(status: &Status, moment: Moment, refreshes: bool) -> String {
     let now = moment.now;
     let heading = format!("Rules on {}", status.node);
@@ -46,7 +46,7 @@ pub(super) fn page(status: &Status, moment: Moment, refreshes: bool) -> String {
     ))
 }
 
-/// That nothing new comes, loudly: what is shown may be no longer so.
+/// Returns a warning if no new snapshots are evaluated, because the page may be outdated.
 fn alarm(status: &Status, moment: Moment) -> Option<String> {
     let stream = &status.stream;
     let boot = moment.now.boot;

@@ -48,7 +48,7 @@ pub(crate) fn page(schema: &Value) -> String {
     page + TAIL
 }
 
-/// Describes the schema with definitions in place of references to them, except those that have words of their own.
+/// Returns the schema with references replaced by their definitions, except references that [`named`] describes.
 fn inlined(value: &Value, schema: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(|item| inlined(item, schema)).collect(),
@@ -114,7 +114,7 @@ fn object(value: &Value) -> String {
     }
 }
 
-/// The words for a kind of value; none if it is shown as it is defined.
+/// Returns the text for a kind of value; `None` if its definition is shown instead.
 fn named(name: &str) -> Option<&'static str> {
     Some(match name {
         "condition" => "a [condition](#a-condition)",

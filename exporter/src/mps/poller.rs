@@ -17,8 +17,8 @@ use super::tail::Tail;
 
 /// Log files of a daemon, without the suffix `.log`.
 const FILES: [&str; 2] = ["control", "server"];
-/// Values that rarely change (percentages, limits) are read in one of this many queries, because each command
-/// adds lines to the daemon's log.
+/// Values that rarely change (percentages, limits) are read only once in this many queries, because each
+/// command adds lines to the daemon's log.
 const SETTINGS_EVERY: u32 = 10;
 
 /// Request for one poll, sent to a poller's thread at each sample.
@@ -74,7 +74,7 @@ impl Poller {
         (Self { turns, reports, latest, seen, uid, began: None, queryable_since: None }, taken, sender)
     }
 
-    /// Returns when the daemon was last seen, since boot.
+    /// Returns the time since boot at which the daemon was last seen.
     pub(super) const fn seen(&self) -> Duration {
         self.seen
     }

@@ -14,8 +14,8 @@ use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus};
 
 /// Maximum number of servers, and of devices, that are queried.
 const MOST: usize = 16;
-/// Maximum number of clients of a server. No MPS release accepts a hundred, so more indicate a foreign
-/// daemon.
+/// Maximum number of clients of a server. No MPS release accepts even 100 clients, so a higher
+/// number indicates a foreign daemon.
 const MOST_CLIENTS: usize = 1024;
 
 /// A control daemon and how to reach it.
@@ -77,7 +77,7 @@ pub(super) struct ServerReport {
 }
 
 /// Queries a daemon for up to `devices` devices at the time `boot`. Values that rarely change are queried
-/// only without an earlier answer (`before`).
+/// only if there is no earlier answer (`before`).
 pub(super) fn query(
     address: &Address<'_>,
     (boot, devices): (Duration, usize),

@@ -11,8 +11,8 @@ use bailiff_snapshot::{Gpu, GpuState, Holder, Leases, PoolGpu, Snapshot, Truth};
 use super::gpus;
 use crate::metrics;
 
-/// A GPU may be in no list for this long, because GPU.py takes it off the free list before it writes its
-/// record.
+/// A GPU may be in the state `unknown` for this long, because GPU.py removes it from the idle list before it
+/// writes its record.
 const IN_HAND: Duration = Duration::from_secs(30);
 
 /// The lease pool and its snapshot.
@@ -33,7 +33,7 @@ const COLUMNS: [Column; 3] = [
     (&metrics::LEASE_UNRESERVED, |view, gpu| view.unreserved(gpu).map(Number::from)),
 ];
 
-/// Writes all metrics of leases; nothing if the pool did not answer.
+/// Writes all metrics of leases; nothing if the pool did not respond.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let Some(leases) = &snapshot.leases else { return };
     let view = View { leases, snapshot };
@@ -85,7 +85,7 @@ fn histogram(waits: &Waits) -> Histogram {
     }
 }
 
-/// Returns the labels of the GPU's holder, by its lease or by the record of GPU.py; `None` if it has no
+/// Returns the labels of the GPU's holder, which has a lease or is a client of GPU.py; `None` if the GPU has no
 /// holder.
 fn holder(leases: &Leases, gpu: &PoolGpu, labels: &Labels) -> Option<Labels> {
     match gpu.gpu_state {

@@ -51,12 +51,12 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
     logs(&daemons, page);
 }
 
-/// Returns one daemon for each pipe directory: root's, otherwise one that answers.
+/// Returns one daemon for each pipe directory: root's daemon, otherwise preferably a daemon that responds.
 fn daemons(mps: &Mps) -> Vec<(Labels, &MpsDaemon)> {
     let mut seen = BTreeSet::new();
     let mut ranked: Vec<&MpsDaemon> = mps.daemons.iter().collect();
-    // A process can name a directory that it does not own, so a daemon that answers comes first and a foreign
-    // one last.
+    // A process can name a directory that it does not own, so a daemon that responds comes first, and a daemon in
+    // whose directory another process listens comes last.
     let rank = |daemon: &MpsDaemon| match daemon.answer.as_ref().map(|answer| answer.fault) {
         Some(None) => 0,
         Some(Some(MpsFault::Foreign)) => 2,

@@ -40,7 +40,7 @@ const WHOLES: [Column<Quota>; 5] = [
     (&metrics::QUOTA_HOOKS_MISSING, |quota| Some(quota.hooks_missing.into())),
 ];
 
-/// Writes all metrics of quotas; nothing without a directory of quotas.
+/// Writes all metrics of quotas; nothing if there is no quota directory or it could not be read.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let Some(quotas) = &snapshot.quotas else { return };
     let label = |quota: &Quota| Labels::default().with("quota", &quota.name);

@@ -18,7 +18,7 @@ pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     });
 }
 
-/// Writes why there are no cards: the driver has no GPU, or it did not answer.
+/// Writes why there are no cards: the driver lists no GPUs, or it did not respond.
 fn none(snapshot: &Snapshot, html: &mut Html) {
     match snapshot.sources.get(&Source::Nvml).map(|state| state.fault) {
         Some(None | Some(Fault::NoDevices)) => {

@@ -89,7 +89,7 @@ fn no_holders(snapshot: &Snapshot, html: &mut Html) {
     } else if snapshot.gpus.iter().all(|gpu| reasons::unlisted(gpu).is_none()) {
         html.paragraph("dim", "None. The driver lists no processes on any GPU.");
     } else if snapshot.gpus.iter().any(|gpu| gpu.listed.is_some()) {
-        html.paragraph("dim", "None on the GPUs with a process list.");
+        html.paragraph("dim", "None on the GPUs whose processes are known.");
     }
 }
 
@@ -105,7 +105,7 @@ fn unlisted(snapshot: &Snapshot, html: &mut Html) {
     }
 }
 
-/// Returns number and memory of the holders that are not shown, per GPU.
+/// Returns the number and memory of the holders that are not shown, per GPU.
 fn rest(rows: &[Row<'_>]) -> Option<String> {
     let mut gpus: BTreeMap<&str, (usize, Sum)> = BTreeMap::new();
     for row in rows {

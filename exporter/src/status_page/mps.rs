@@ -13,7 +13,7 @@ const TABLE: Table<6> = Table {
 const MOST_NOTES: usize = 16;
 const ENVIRONMENT: &str = "no permission to read its environment";
 
-/// Writes the table; nothing if no part of MPS runs.
+/// Writes the table; nothing if no part of MPS is running.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
     let Some(mps) = &snapshot.mps else { return };
     let mut rows = Vec::new();

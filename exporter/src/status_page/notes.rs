@@ -1,4 +1,4 @@
-//! Notes at the top of the page: sources and GPUs that did not answer, stuck holders, unattributed memory.
+//! Notes at the top of the page: sources and GPUs that did not respond, stuck holders, unattributed memory.
 
 use bailiff_exposition::html::Html;
 use bailiff_exposition::human::Bytes;
@@ -36,7 +36,7 @@ fn notes(snapshot: &Snapshot) -> Vec<String> {
     notes.extend(of_gpus(
         snapshot,
         |gpu| reasons::unlisted(gpu).is_some(),
-        "its processes are unknown, because the driver returned no process list.",
+        "the processes are unknown, because the driver returned no process list.",
     ));
     notes.extend(snapshot.gpus.iter().filter_map(|gpu| held_up(snapshot, gpu)));
     notes.extend(snapshot.gpus.iter().filter_map(unattributed));
@@ -68,7 +68,7 @@ fn held_up(snapshot: &Snapshot, gpu: &Gpu) -> Option<String> {
     };
     (!stuck.is_empty()).then(|| {
         format!(
-            "GPU {}: {} stuck, with {held}; see below how to free it.",
+            "GPU {}: {} stuck, with {held}; see below how to free the memory.",
             gpu.about.index,
             people(stuck.len())
         )
@@ -81,5 +81,5 @@ fn people(count: usize) -> String {
 
 fn unattributed(gpu: &Gpu) -> Option<String> {
     let bytes = stuck::unattributed(gpu)?;
-    Some(format!("GPU {}: {} are not held by any listed process.", gpu.about.index, Bytes(bytes)))
+    Some(format!("GPU {}: {} of memory is not held by any listed process.", gpu.about.index, Bytes(bytes)))
 }

@@ -1,8 +1,8 @@
-//! Reasons why a value is unknown, as texts of the status page. Pure.
+//! Reasons why a value is unknown, as shown on the status page. Pure.
 
 use bailiff_snapshot::{Fault, Gpu, InvalidQuota, Process, Snapshot, State, Why};
 
-/// Returns why a source, or a GPU, did not answer.
+/// Returns why a source or a GPU did not respond.
 pub(super) fn fault(fault: Fault) -> &'static str {
     match fault {
         Fault::LibraryNotFound => "libnvidia-ml.so.1 was not found",
@@ -63,7 +63,7 @@ pub(super) fn nameless(process: Option<&Process>) -> &'static str {
 pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     let reserved = gpu.memory.is_some_and(|memory| memory.reserved.is_some());
     match () {
-        () if gpu.mig() && gpu.about.mig.is_none() => "MIG is enabled, so the holders are on its instances",
+        () if gpu.mig() && gpu.about.mig.is_none() => "MIG is enabled, so the holders are on MIG instances",
         () if gpu.listed.is_none() => "the driver returned no process list",
         () if !reserved => "the driver does not report the reserved memory",
         () if gpu.holders.iter().any(|holder| holder.memory.is_none()) => {
@@ -74,8 +74,8 @@ pub(super) fn parts(gpu: &Gpu, snapshot: &Snapshot) -> &'static str {
     }
 }
 
-/// Returns why the processes on a GPU are unknown; `None` if they are known. In MIG mode the instances have
-/// the lists.
+/// Returns why the processes on a GPU are unknown; `None` if they are known. In MIG mode, the driver
+/// lists the processes on each instance.
 pub(super) fn unlisted(gpu: &Gpu) -> Option<&'static str> {
     match gpu.fault {
         Some(fault) => Some(self::fault(fault)),

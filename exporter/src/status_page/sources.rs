@@ -1,4 +1,4 @@
-//! Table of the sources: whether each answered, how old its answer is, and how long it took.
+//! Table of the sources: whether each responded, how old its response is, and how long it took.
 
 use std::time::Duration;
 

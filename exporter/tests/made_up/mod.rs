@@ -128,7 +128,7 @@ pub(crate) fn pod(n: u32) -> Place {
     }
 }
 
-/// Returns a sample that contains everything at once. Two of them show the use in between.
+/// Returns a sample with all kinds of values. The utilization between two such samples is known.
 pub(crate) fn motley(seq: u64) -> Sample {
     let mut busy = gpu(seq, 0, motley_entries());
     let engines = Engines { sm: 50, memory: 20, encoder: 1, decoder: 2, jpeg: 3, ofa: 0 };
@@ -184,8 +184,8 @@ fn quotas(seq: u64) -> Vec<Quota> {
     vec![Quota { name: "1000/a".into(), gpus, processes, ..Quota::default() }, none]
 }
 
-/// Returns a pool of three GPUs: the first is leased to alice's process 41, the third is idle, and one that the driver
-/// does not list was taken by a client of GPU.py.
+/// Returns a pool of three GPUs: GPU 0 is leased to alice's process 41, GPU 2 is idle, and GPU 9, which the driver
+/// does not list, was taken by a client of GPU.py.
 pub(crate) fn pool(seq: u64) -> Leases {
     let gpu = |id: &str, gpu_state| PoolGpu { id: id.to_owned(), gpu_state, ..PoolGpu::default() };
     let record =

@@ -38,8 +38,8 @@ impl Page {
     }
 }
 
-/// Parses a page and checks it: heads come before samples, each family is one block, samples belong to
-/// the family above them, no series is repeated, and `OpenMetrics` pages end with their end marker.
+/// Parses a page and checks it: HELP and TYPE come before samples, each family is one block, samples belong
+/// to the family above them, no series is repeated, and `OpenMetrics` pages end with their end marker.
 pub(crate) fn parse(text: &str) -> Page {
     let body = text.strip_suffix("# EOF\n").unwrap_or(text);
     assert!(

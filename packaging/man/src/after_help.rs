@@ -61,7 +61,7 @@ fn joined(paragraph: &str) -> String {
     paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Keeps lines and columns; removes the common indentation of two.
+/// Keeps lines and columns; removes the common indentation of two spaces.
 fn preformatted(block: &str) -> String {
     let lines = block.lines().map(|line| escaped(line.strip_prefix("  ").unwrap_or(line)) + "\n");
     format!(".nf\n{}.fi\n", lines.collect::<String>())

@@ -1,4 +1,4 @@
-//! Samples and snapshots for tests. What a case does not set is absent.
+//! Samples and snapshots for tests. Values that a test does not set are absent.
 
 pub mod sample;
 pub mod stream;

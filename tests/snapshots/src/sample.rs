@@ -1,4 +1,4 @@
-//! Samples as the sampler returns them, and the snapshots that they make.
+//! Samples as the sampler returns them, and snapshots that are made from them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use bailiff_snapshot::{
     UtilSample,
 };
 
-/// Returns sample `seq` of a node with these GPUs and processes, one interval after the one before.
+/// Returns sample `seq` of a node with these GPUs and processes, one interval after the previous sample.
 #[must_use]
 pub fn sample(
     (seq, interval): (u64, Duration),
@@ -52,7 +52,8 @@ pub fn entry(pid: u32, memory: Option<u64>) -> Entry {
     Entry { pid, memory, kinds: Kinds { compute: true, ..Kinds::default() }, peak: None }
 }
 
-/// Returns the driver's samples, and a device that was used up to this percent since the stamp before.
+/// Returns a reading with these process samples and, since the previous reading, this maximum utilization of the
+/// device in percent.
 #[must_use]
 pub fn reading(stamp: u64, maximum: u32, samples: Vec<UtilSample>) -> Reading {
     Reading {

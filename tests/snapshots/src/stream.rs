@@ -3,7 +3,7 @@
 use bailiff_snapshot::wire::{Facts, Gpu, Holder, Process, Snapshot, Source, VERSION};
 use bailiff_snapshot::{Fault, PidNamespace, State};
 
-/// Returns snapshot `seq` of a host whose driver and `/proc` answer, taken every five seconds.
+/// Returns snapshot `seq` of a host whose driver and `/proc` respond. Snapshots are five seconds apart.
 #[must_use]
 pub fn snapshot(seq: u64, gpus: Vec<Gpu>, processes: Vec<Process>) -> Snapshot {
     Snapshot {
@@ -20,7 +20,7 @@ pub fn snapshot(seq: u64, gpus: Vec<Gpu>, processes: Vec<Process>) -> Snapshot {
     }
 }
 
-/// Returns a source that answered, or did not in time.
+/// Returns a source that responded, or one that did not respond in time.
 #[must_use]
 pub fn source(up: bool) -> Source {
     Source { up, fault: (!up).then_some(Fault::Timeout.into()) }
@@ -46,7 +46,7 @@ pub fn process(pid: u32, start_ticks: u64, facts: Facts) -> Process {
     Process { pid, start_ticks, state, facts: Some(facts), ..Process::default() }
 }
 
-/// Returns a process that only the driver lists since snapshot `first_seq`.
+/// Returns a process that has been listed since snapshot `first_seq`, but only by the driver.
 #[must_use]
 pub fn unconfirmed(pid: u32, first_seq: u64, state: State) -> Process {
     Process { pid, first_seq: Some(first_seq), state: state.into(), ..Process::default() }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::fake::Scenario;
 use crate::holder::Holder;
 
-/// This many GPUs with this many processes on each.
+/// GPUs with the same number of processes on each.
 pub struct Load {
     holders: Vec<Holder>,
     gpus: usize,
@@ -13,7 +13,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts the processes. A quarter of them is busy.
+    /// Starts the processes. A quarter of them are busy.
     #[must_use]
     pub fn new(gpus: usize, each: usize) -> Self {
         let holders: Vec<Holder> = (0..gpus * each).map(|_| Holder::sleeping()).collect();

@@ -190,8 +190,8 @@ fn measure(title: &str, program: &Program) -> Figures {
     Figures { cpu, p99, rss, pss }
 }
 
-/// Measures the cost of a tick without scrapes: the CPU time of both processes for reading, joining and
-/// rendering.
+/// Measures the cost of a tick without scrapes: the CPU time of the exporter and its children for reading,
+/// joining and rendering.
 fn tick(load: &Load) {
     let program = peers::bailiff(load, &["--interval", "500ms"]);
     program.warm_up();
@@ -206,7 +206,8 @@ fn tick(load: &Load) {
     );
 }
 
-/// The time from the start of a program to its first page with processes, in turns with the peers.
+/// Measures the time from the start of a program to its first page with processes. Our exporter and its peers
+/// take turns.
 fn first_page(load: &Load) {
     const STARTS: usize = 10;
     let mut took: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();

@@ -10,7 +10,7 @@ const SHORTEST_NAME: usize = 8;
 pub enum Column {
     /// Right-aligned, never cut: numbers.
     Right,
-    /// Left-aligned, never cut, because a part of it would be wrong.
+    /// Left-aligned, never cut, because a shortened value would be wrong.
     Never,
     /// Left-aligned, cut first, down to this width.
     To(usize),

@@ -72,7 +72,8 @@ pub(crate) fn faults<'a>(families: impl IntoIterator<Item = &'a &'static Family>
     faults
 }
 
-/// Returns the family's `OpenMetrics` name, without the suffix of its type; `None` if the two disagree.
+/// Returns the family's `OpenMetrics` name, without the suffix of its type; `None` if the suffix does not match
+/// the type.
 fn stem(family: &Family) -> Option<&'static str> {
     match family.kind {
         Kind::Gauge | Kind::Histogram => {

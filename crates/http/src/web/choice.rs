@@ -18,7 +18,7 @@ pub(super) fn provider(written: &Tls) -> Result<CryptoProvider, ConfigError> {
         let versions = versions(written)?;
         let chosen = names.value.iter().map(|name| suite(name, &provider.cipher_suites, &versions));
         let mut chosen: Vec<SupportedCipherSuite> = chosen.collect::<Result<_, _>>()?;
-        // As in Go, the list applies to TLS 1.2. If it contains no TLS 1.3 suite, all of them are enabled.
+        // As in Go, the list applies to TLS 1.2. If it contains no TLS 1.3 suite, all TLS 1.3 suites are enabled.
         if versions.contains(&&TLS13) && !chosen.iter().any(|suite| suite.version() == &TLS13) {
             chosen.extend(provider.cipher_suites.iter().filter(|suite| suite.version() == &TLS13));
         }
@@ -80,7 +80,7 @@ fn suite(
     let Some(suite) = all.iter().find(|suite| go_name(suite) == name.value) else {
         let known = all.iter().map(go_name).collect::<Vec<_>>().join(", ");
         let why = format!(
-            "{} is not supported; supported are suites with AEAD and forward secrecy: {known}",
+            "{} is not supported; only suites with AEAD and forward secrecy are supported: {known}",
             name.value
         );
         return Err(ConfigError::at(name, SUITES, why));

@@ -119,8 +119,8 @@ impl Kept {
         self.now.clone()
     }
 
-    /// Some editors empty a file before they write it. A changed config that no longer requires
-    /// authentication is rejected.
+    /// Rejects a changed config that relaxes the requirements on clients, because some editors empty a file
+    /// before they write it.
     fn no_less(&self, mut config: Config) -> Result<Arc<Config>, FileError> {
         match config.relaxes(&self.good) {
             None => {

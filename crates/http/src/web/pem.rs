@@ -61,9 +61,7 @@ impl Pem {
 
     pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, ConfigError> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
-            pem::Error::NoItemsFound => {
-                self.wrong("the file contains no PEM private key without a passphrase")
-            }
+            pem::Error::NoItemsFound => self.wrong("the file contains no unencrypted PEM private key"),
             error => self.wrong(malformed(&error)),
         })
     }

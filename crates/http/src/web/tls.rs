@@ -38,8 +38,8 @@ pub(super) fn understood(section: &Spanned<Written>, files: &mut Files) -> Resul
         .map_err(|error| certificate.wrong(&unfit(&error)))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.ignore_client_order = written.prefer_server_cipher_suites.unwrap_or(true);
-    // In a resumed session, the client does not present its certificate, which may have expired or
-    // been revoked.
+    // Session resumption is disabled, because the client would not present its certificate again, which
+    // may have expired or been revoked.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), clients })

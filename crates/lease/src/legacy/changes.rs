@@ -24,7 +24,7 @@ impl Pool {
     /// Opens new connections to Redis, and subscribes to all changes made from now on.
     ///
     /// # Errors
-    /// If Redis does not respond, is older than 6, or does not permit it.
+    /// If Redis does not respond, is older than version 6, or does not permit the subscription.
     pub fn changes(&self) -> Result<Changes, LeaseError> {
         let info = self.client.get_connection_info();
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);

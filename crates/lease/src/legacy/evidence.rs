@@ -29,8 +29,8 @@ pub struct WriterEvidence {
     pub prompt: bool,
     /// Whether all processes could be read.
     pub whole: bool,
-    /// Processes to which the pid may refer, because in another container's PID namespace the same pid is another
-    /// process.
+    /// Processes to which the pid may refer. There can be several, because the same pid is a different process in
+    /// each container's PID namespace.
     pub processes: Vec<ProcessKey>,
     /// The session of the process.
     pub session: Option<u32>,
@@ -241,7 +241,8 @@ mod tests {
     #[test]
     fn exited_process_is_dead_while_its_parent_runs() {
         let local_host = LocalHost::read();
-        // The subshell waits for input so that it can be read; after that only its parent shell runs.
+        // The subshell waits for input, so that its `/proc` files can be read. After its exit, only its parent
+        // shell is running.
         let (mut script, pid) = shell("(echo $BASHPID; read word); read word");
         let record = record(pid.parse().unwrap(), "2026-11-21 06:29:57");
         let mut evidence = WriterEvidence::collect(&local_host, &record, Found::Written);

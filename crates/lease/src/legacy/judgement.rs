@@ -93,7 +93,7 @@ impl Judgement {
 /// | unknown | | keep |
 /// | | exists, or unknown | keep: a process that it started uses the GPU |
 /// | none, and the GPU is not in any list of the pool | none | lost, after both lasted for `nowhere` |
-/// | gone with its boot | none | orphaned |
+/// | was in another boot | none | orphaned |
 /// | exited | none | orphaned, after both lasted for `idle` |
 #[must_use]
 pub fn evaluate(case: &Case, limits: &Limits) -> Judgement {

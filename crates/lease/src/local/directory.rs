@@ -130,9 +130,10 @@ impl Directory {
         found.is_ok_and(|found| same(&found, &managed.file) && stamp(&found) == stamp(&managed.file))
     }
 
-    /// Locks the existing files of GPUs, so that no client is granted one of them until they are replaced. Shared locks
-    /// of other processes do not prevent that, because no lease has one. Returns the number of GPUs with exclusive
-    /// locks, if there are any: a lease cannot be ruled out, because every user can overwrite its record.
+    /// Locks the existing files of GPUs, so that no client is granted one of these GPUs until the files are
+    /// replaced. A shared lock of another process does not prevent this, because leases use exclusive locks. If
+    /// other processes have exclusive locks, returns the number of GPUs with such a lock. These GPUs may be leased
+    /// even if their records do not show a lease, because every user can overwrite the records.
     pub(super) fn lock_gpus<'a>(&self, ids: impl Iterator<Item = &'a u32>) -> Result<Vec<File>, u64> {
         let (mut locked, mut held) = (Vec::new(), 0);
         for (file, _) in ids.filter_map(|id| self.gpu(*id, OFlags::RDONLY).ok()) {
@@ -193,8 +194,8 @@ impl Directory {
     }
 
     /// Takes the gate lock, which serializes clients that enter the queue, take GPUs or read their holders. It only
-    /// keeps order and is not needed for safety, so a client that was stopped while it held the lock is not waited
-    /// for.
+    /// keeps order and is not needed for safety, so the wait for a client that was stopped while it held the lock
+    /// is limited.
     pub(super) fn enter(&self) -> Gate<'_> {
         let deadline = Deadline::after(PATIENCE);
         let mut pause = FIRST_PAUSE;

@@ -70,7 +70,7 @@ fn audited(gpu: directory::ManagedGpu, idle: u32, owner: Option<String>) -> Gpu 
 /// The lock of a GPU's file.
 enum LockState {
     Free,
-    /// With the record of the process that has an exclusive lock. Leases are exclusive.
+    /// The record is read only if the lock is exclusive, because leases use exclusive locks.
     Locked(Inode, Option<Record>),
 }
 
@@ -92,9 +92,9 @@ pub(super) enum Lock {
     Exclusive,
 }
 
-/// Tries the lock that a client takes, because a shared lock also prevents a grant. The gate lock excludes other
-/// clients meanwhile. Without it, two of these tests would see each other, so shared locks are read from
-/// `/proc/locks`.
+/// Tests a file's lock by trying the exclusive lock that a client takes, because a shared lock also prevents a
+/// grant. Meanwhile, the gate lock excludes other clients. Without the gate lock, two concurrent tests would see
+/// each other's locks, so shared locks are read from `/proc/locks`.
 pub(super) fn lock(file: &File, gate: &Gate<'_>) -> Lock {
     let try_lock = |operation| {
         let locked = flock(file, operation).is_ok();
@@ -149,9 +149,9 @@ fn verified(record: Record, locks: &Locks, inode: Inode, local_host: &LocalHost)
     taker.map(|_| inherited(record, inode, local_host))
 }
 
-/// Returns the lease in a record from another container. Its pid cannot be compared, but the kernel lists the process
-/// that took the lock. If the container of a process that has the lock can be read, it must be the recorded one. The
-/// owner of the first such process is authoritative.
+/// Returns the lease in a record from another container. The record's pid cannot be compared, but the kernel lists
+/// the process that took the lock. If the PID namespaces of processes that have the lock can be read, the recorded
+/// namespace must be among them. The owner of the first process that has the lock replaces the recorded owner.
 fn elsewhere(mut record: Record, lockers: &BTreeSet<u32>) -> Option<Lease> {
     let namespaces: Vec<String> =
         lockers.iter().filter_map(|pid| Some(processes::namespace(*pid)?.to_string())).collect();

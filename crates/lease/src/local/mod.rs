@@ -3,7 +3,7 @@
 //! leases are not renewed and do not expire, and no decision depends on a pid.
 //!
 //! ```text
-//! /run/bailiff/lease/        0755, of the pool's owner
+//! /run/bailiff/lease/        0755, belongs to the pool's owner
 //!     pool                   0644  the list of GPUs
 //!     gate                   0666  locked by one client at a time
 //!     gpu/0, gpu/1, …        0666  locked by the holder of the GPU, with a record about the holder
@@ -266,12 +266,12 @@ impl Leases for Local {
         }
     }
 
-    /// Locks in the kernel are never lost, so this only renews.
+    /// Locks in the kernel are never lost, so this call only renews the lease.
     fn reclaim(&mut self, ticket: &Ticket, grant: &Grant, ttl: Duration) -> Result<TicketStatus, LeaseError> {
         self.touch(&ticket.lease, ttl, Some(grant.token))
     }
 
-    /// A lease of another process is released by terminating that process, if the process only holds the lease.
+    /// A lease that another process holds is released by terminating that process, if it does nothing else.
     fn release(&mut self, lease: &str, token: Option<u64>, _: (i32, u32)) -> Result<Released, LeaseError> {
         if let Some(TicketStatus::Ended(how)) = self.complete_grant(lease) {
             return Ok(Released::Already(how));
@@ -318,7 +318,7 @@ impl Leases for Local {
         Ok(TicketStatus::Held(grant.clone()))
     }
 
-    /// The kernel has released the locks of exited processes.
+    /// The kernel has already released the locks of exited processes, so no leases need to be ended.
     fn reap_local_host(&mut self, _: &LocalHost, _: Duration) -> Result<usize, LeaseError> {
         self.directory()?.managed().map(|_| 0)
     }

@@ -17,7 +17,7 @@ const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Opens a directory, and creates it and its parents if they are missing, with mode 0755. For root, all of them must
-/// be root's, and other users must not be able to replace entries in them.
+/// belong to root, and other users must not be able to replace entries in them.
 pub(super) fn create(path: &Path) -> Result<OwnedFd, LeaseError> {
     let absolute = std::path::absolute(path).map_err(|error| LeaseError::file(path, &error))?;
     let mut reached = PathBuf::from("/");
@@ -58,7 +58,7 @@ fn make(
 ) -> rustix::io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(0o755);
     match mkdirat(parent, name, mode) {
-        // Another process created it, with the rights that it wants.
+        // Another process created the directory, so the mode is not changed.
         Err(Errno::EXIST) => open(),
         made => {
             made?;
@@ -74,7 +74,7 @@ fn check(found: &Stat, forbidden: u32) -> io::Result<()> {
         return Ok(());
     }
     if found.st_uid != 0 {
-        let text = format!("owned by user {}; root creates pools only in directories of root", found.st_uid);
+        let text = format!("owned by user {}; root creates pools only in its own directories", found.st_uid);
         return Err(io::Error::other(text));
     }
     if found.st_mode & forbidden != 0 {

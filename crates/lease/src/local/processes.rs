@@ -1,4 +1,4 @@
-//! The processes that have a kernel lock. `/proc/locks` contains the process that took the lock, and
+//! The processes that have a kernel lock. `/proc/locks` shows the process that took the lock, and
 //! `/proc/PID/fdinfo` shows the processes that have it now.
 
 use std::collections::BTreeSet;
@@ -41,8 +41,8 @@ impl Locks {
         takers(&self.0, inode).find_map(|(kind, pid)| (kind == "WRITE").then_some(pid))
     }
 
-    /// The processes that have a lock on a file, shared or exclusive. A listed process that is not readable counts,
-    /// but not one that has exited.
+    /// The processes that have a lock on a file, shared or exclusive. A listed process that cannot be read
+    /// counts; a listed process that has exited does not.
     pub(super) fn lockers(&self, inode: Inode) -> BTreeSet<u32> {
         let listed = takers(&self.0, inode).map(|(_, pid)| pid);
         let mut lockers: BTreeSet<u32> = listed.filter(|pid| holds(*pid, inode) != Some(false)).collect();

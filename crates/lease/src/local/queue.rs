@@ -126,8 +126,8 @@ pub(super) enum TicketState {
     Waiting(File),
 }
 
-/// Reads a ticket. If its waiter has exited, the ticket is removed, if the sticky directory permits it: only the owner
-/// and root can remove it.
+/// Reads a ticket. If its waiter has exited, tries to remove the ticket. Because the directory is sticky, only the
+/// ticket's owner and root can do this.
 pub(super) fn read_ticket(directory: &Directory, name: &Name) -> TicketState {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = openat(&directory.queue, name.text(), flags, Mode::empty()) else {
@@ -145,7 +145,7 @@ pub(super) fn read_ticket(directory: &Directory, name: &Name) -> TicketState {
     let ttl = Record::read(&file).and_then(|record| record.number("ttl_ms"));
     let ttl = ttl.map_or(LONGEST_SLEEP, Duration::from_millis).min(LONGEST_SLEEP);
     let renewed = file.metadata().and_then(|found| found.modified()).unwrap_or(UNIX_EPOCH);
-    // A time in the future was not set by a renewal, or the clock was set back; then the next renewal corrects it.
+    // A time in the future counts as not renewed. If the clock was set back, the next renewal corrects the time.
     match SystemTime::now().duration_since(renewed) {
         Ok(age) if age <= ttl => TicketState::Waiting(file),
         _ => TicketState::Asleep(file),

@@ -19,8 +19,8 @@ impl TokenClock {
         Self { token_offset: Some(wall_offset().max(old.token_offset.unwrap_or_default())) }
     }
 
-    /// Returns a token that is lower than every token that is returned after this call. To be called by the holder of
-    /// the locks.
+    /// Returns a token that is lower than every token that is returned after this call. Must be called while
+    /// holding the locks.
     pub(super) fn next(self) -> u64 {
         let offset = self.token_offset.unwrap_or_else(wall_offset);
         let microsecond = microseconds(since_boot());

@@ -19,7 +19,7 @@ pub(super) struct Waiter {
     record: Record,
     want: usize,
     selection: GpuSelection,
-    /// Whether the ticket does not wait. The watch is then not needed.
+    /// Whether the request fails instead of waiting, so that the watch is not needed.
     nonblock: bool,
     position: Position,
     stalled: Stalled,
@@ -167,7 +167,8 @@ impl Waiter {
         }
     }
 
-    /// Waits for a change ahead. Returns whether a GPU was released.
+    /// Waits for a change ahead in the queue or, if this waiter is first, for a released GPU. Returns whether a GPU
+    /// was released.
     pub(super) fn wait_for_change(&mut self, at_most: Duration) -> bool {
         match &mut self.position {
             Position::Behind(predecessor) => predecessor.wait(at_most),

@@ -1,4 +1,5 @@
--- The common part of all scripts, except the fast path of a slot: all other operations on ids.
+-- The common part of all scripts, after grant.lua: all operations on ids other than a grant. The fast path of a
+-- slot (slot.lua) runs before this part.
 
 -- Evidence from a node's agent about the processes that took ids through GPU.py, and until when each host's agent is
 -- registered.
@@ -95,7 +96,7 @@ local function is_held(lease)
   return kind_of(lease_key(lease)) == 'hash' and call('HGET', lease_key(lease), 'state') == 'held'
 end
 
--- Puts an unused id back to the end of the list from which the longest idle GPUs are taken.
+-- Puts an unused id back at the end of the idle list from which GPUs are taken, where the longest idle GPUs are.
 local function give_back(id)
   call('LREM', IDLE, 0, id)
   call('RPUSH', IDLE, id)
@@ -104,8 +105,8 @@ end
 -- End of the barrier after a restart of the server, until which nothing is granted. False if there is no barrier.
 local closed = false
 
--- Releases an id as GPU.py does. After the script, Redis serves the client that has been blocked longest, either of
--- GPU.py or of ours.
+-- Releases an id as GPU.py does. After the script, Redis serves the client that has been blocked longest, which may
+-- be a GPU.py client or one of our clients.
 local function free(id)
   call('LREM', IDLE, 0, id)
   if closed then call('LREM', BAR, 0, id) end
@@ -196,7 +197,7 @@ local function clear_pool()
   call('DEL', IDLE, MANAGED, EVENTS, prefix .. '_INIT', POT, BAR, QUAR, UUIDS, SEEN)
 end
 
--- Ends a quarantine because of a record that no longer exists, because its holder has released the GPU.
+-- Ends quarantines that were caused by a GPU.py record, if the holder has released the GPU and the record is gone.
 local function lift(list)
   for _, id in ipairs(call('LRANGE', list, 0, -1)) do
     local why = call('HGET', QUAR, id)
@@ -259,8 +260,8 @@ end
 
 -- Returns the tickets that may be served, in order, and the number of GPUs that are requested by tickets for any GPU.
 -- A ticket that was not renewed keeps its position and is skipped. A ticket for more GPUs than exist is refused,
--- except under GPU.py's rules, where it may wait for a pool that is yet to be created. A ticket for more GPUs than are
--- out of quarantine lets others pass. Tickets behind those that use up all available GPUs are not read.
+-- except under GPU.py's rules, where it may wait for a pool that is yet to be created. A ticket is also skipped
+-- while too few GPUs are out of quarantine for it. Once tickets use up all available GPUs, the rest is not read.
 local function tickets(managed, available)
   local usable = {}
   local some_quarantined = call('EXISTS', QUAR) == 1

@@ -1,5 +1,5 @@
 -- force (0 or 1): deletes the pool and all our keys. If leases are held, this requires force. Waiting tickets are
--- kept in order, and META with them. Ended leases that a runner has renewed are also kept for their hour. Otherwise
+-- kept in order, and META with them. Ended leases that a runner has renewed are also kept, for one hour. Otherwise
 -- the runner would assume that the server has lost the lease, and reclaim it.
 settle()
 if call('HLEN', OWN) > 0 and ARGV[1] ~= '1' then return { 'held', call('HLEN', OWN) } end

@@ -1,6 +1,6 @@
--- offset, force (0, 1, or 2 to end held leases), then ids in the order of their push, each with its UUID or an empty
--- text (the last id is granted last), then the number of GPUs on the host, if not all are managed: creates the pool
--- and returns the managed count.
+-- offset, force (0, 1, or 2 to end held leases), then ids in the order in which they are pushed and granted, each
+-- with its UUID or an empty text, then the number of GPUs on the host, if not all are managed: creates the pool and
+-- returns the number of managed GPUs.
 local offset, force = ARGV[1], ARGV[2]
 local begun = kind_of(prefix .. '_INIT')
 if begun ~= 'none' and begun ~= 'hash' then

@@ -82,7 +82,7 @@ pub(crate) fn create_pool(address: &str, gpus: u32, barrier: Duration) -> Pool {
     pool
 }
 
-/// Sends a command to the server without the client.
+/// Sends a command directly to the server, not through a [`Pool`].
 pub(crate) fn run_command<T: redis::FromRedisValue>(address: &str, args: &[&str]) -> T {
     let mut connection = redis::Client::open(address).unwrap().get_connection().unwrap();
     let mut command = redis::cmd(args[0]);

@@ -74,7 +74,7 @@ struct Run {
     clients: BTreeMap<u32, Client>,
     exited: VecDeque<Exited>,
     invariants: Invariants,
-    /// The audit script, with and without its call of `settle`.
+    /// The audit script, with and without its call to `settle`.
     audits: (String, String),
     started: u32,
     quiet: u32,
@@ -209,8 +209,8 @@ impl Run {
     fn exit(&mut self, number: u32) {
         self.model.count("exits");
         let client = self.clients.remove(&number).expect("the client must exist");
-        // After a rollback, the server does not know the client's last lease. Another process in that lease would not
-        // reclaim it, so such a client does not leave an orphan.
+        // After a rollback, the server does not know this client's lease, and an orphaned process would not reclaim
+        // it. Therefore, such a client does not leave an orphan.
         let silent = matches!(&client, Client::Native(client) if client.silent());
         let (client_id, kind) = match &client {
             Client::Native(client) => {
@@ -234,7 +234,7 @@ impl Run {
         self.start_client(kind);
     }
 
-    /// Ends all clients, which the agent notices, and checks that every GPU is idle exactly once.
+    /// Ends all clients, lets the agent notice their exits, and checks that every GPU is idle exactly once.
     fn end(mut self) -> BTreeMap<&'static str, u32> {
         self.settle();
         for number in self.clients.keys().copied().collect::<Vec<_>>() {
@@ -246,7 +246,7 @@ impl Run {
             self.model.exits(client_id);
         }
         self.clients.clear();
-        // All sent commands have arrived, and the barrier and the quarantines end.
+        // Wait until all sent commands have arrived, then end the barrier and the quarantines.
         self.settle();
         self.end_barrier();
         self.end_quarantines();

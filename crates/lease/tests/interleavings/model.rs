@@ -1,4 +1,4 @@
-//! The model: the GPUs that the clients assume to hold, independent of the state in Redis.
+//! The model: the GPUs that the clients believe they hold, independent of the state in Redis.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};

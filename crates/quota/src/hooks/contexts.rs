@@ -1,5 +1,5 @@
 //! Hooks for functions that end contexts and free their memory. Memory with handles and memory in pools
-//! outlives a context (see `cuCtxDestroy`). Whether it also outlives the reset of a GPU is undocumented,
+//! outlive a context (see `cuCtxDestroy`). Whether they also outlive the reset of a GPU is undocumented,
 //! so the driver is asked.
 
 use super::hooks;

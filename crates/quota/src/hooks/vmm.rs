@@ -23,7 +23,7 @@ fn give_back(state: &'static ProcessState, gone: impl IntoIterator<Item = Memory
     }
 }
 
-/// Releases a handle. It is removed before the driver call, because the driver may then assign it again.
+/// Releases a handle. Its entry is removed before the driver call, because the driver may reassign it at once.
 fn release<F: Fn() -> Code>(call: &DriverCall<F>, handle: MemoryHandle) -> Code {
     let Some(state) = state::get() else { return call.result() };
     let gone = vmm(state).drop_reference(handle, Reference::Handle);

@@ -50,7 +50,7 @@ pub(super) fn read(
     let (entries, reading) = match device.mig_mode() {
         // With MIG on, instances list the processes. The GPU's list repeats them and may need privileges.
         Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
-        // If the mode is unknown, the owner of the processes is unknown too.
+        // If the mode is unknown, the processes might belong to the instances.
         Err(error) if whole && !not_offered(&error) => (None, Reading::default()),
         _ => {
             let entries = lists::entries(device, &mut past.room, context.gaps)?;

@@ -62,7 +62,7 @@ pub(super) fn read(device: &Device<'_>, stamps: &mut Stamps, context: &mut Conte
 fn sampler(device: &Device<'_>, last: u64) -> DeviceSampler {
     let samples = match raw::device_samples(device, last) {
         // If there is no newer sample, sampling stopped or the driver's clock was set back. Reading from 0
-        // shows which.
+        // shows which of the two happened.
         Err(NvmlError::NotFound) if last > 0 => raw::device_samples(device, 0),
         samples => samples,
     };

@@ -198,7 +198,7 @@ pub(super) fn device_samples(device: &Device<'_>, since: u64) -> Result<(Vec<(u6
     Ok((samples.collect(), count >= room))
 }
 
-/// Reads memory by version 1, for old drivers: total, free, and used including the reserved part.
+/// Reads memory with version 1 of the call, for old drivers: total, free, and used including the reserved part.
 pub(super) fn memory_version_1(device: &Device<'_>) -> Result<(u64, u64, u64), NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     // SAFETY: all zeros is a valid value of this plain struct.

@@ -195,7 +195,7 @@ impl Others {
 impl Known {
     fn holds(&self, stat: &Stat, now: Duration) -> bool {
         let same = self.key == stat.key && self.ppid == stat.ppid && self.session == stat.session;
-        // cgroup v1 shows every zombie in the root cgroup, so keep the earlier one.
+        // cgroup v1 shows every zombie in the root cgroup, so keep the earlier cgroup.
         let ended = self.key == stat.key && stat.state == State::Zombie;
         ended || (same && now < self.fresh_until)
     }

@@ -140,7 +140,7 @@ impl Relations {
         self.relatives(proc, time).map(Some)
     }
 
-    /// Returns the non-holders with the `comm` of MPS, and whether all processes were read.
+    /// Returns the non-holders with the `comm` of an MPS program, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
         (self.others.named_mps(), self.walked)
     }

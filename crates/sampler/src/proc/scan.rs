@@ -27,7 +27,7 @@ const MOST_OWNERS: usize = 256;
 /// Maximum number of processes whose files are held open. Further processes are read by path.
 const MOST_HELD: usize = 8192;
 
-/// Maximum number of bytes read of an environment.
+/// Maximum number of bytes read from an environment.
 pub(crate) const MOST_OF_ENVIRON: usize = 128 << 10;
 
 /// Reader and cache of processes.
@@ -99,7 +99,7 @@ impl Processes {
     }
 
     /// Reads each pid. Its value is the time since boot at which it was listed. An unreadable process is left
-    /// out, because it is neither running nor gone.
+    /// out, because it is unknown whether it is running.
     pub(crate) fn scan(
         &mut self,
         pids: &BTreeMap<u32, Duration>,
@@ -187,7 +187,7 @@ impl Processes {
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
     }
 
-    /// Returns the non-holders with the `comm` of MPS, and whether all processes were read.
+    /// Returns the non-holders with the `comm` of an MPS program, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
         self.relations.named_mps()
     }
@@ -226,7 +226,7 @@ impl Processes {
         Ok(Seen::Found(Box::new(self.facts(stat).ok_or(Gap::Unreadable)?)))
     }
 
-    /// Reads `stat`: through the file held open, else through the process, which is opened and returned with it.
+    /// Reads `stat` through the file held open. Without such a file, opens the process and returns it too.
     fn stat(&mut self, pid: u32) -> Result<(Stat, Option<Opened>), ReadError> {
         if let Some(held) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
             match held.parse(stat::parse) {

@@ -45,7 +45,7 @@ impl LostInput<'_> {
         Some(if certain { self.remembered(gpu) } else { LostGpu { since_ms: None, last: None, ..gpu } })
     }
 
-    /// Returns a lost GPU with what the previous snapshot shows of its loss or its holders.
+    /// Returns a lost GPU with what the previous snapshot shows about its loss or its holders.
     fn remembered(&self, gpu: LostGpu) -> LostGpu {
         let earlier = self.previous.and_then(|previous| {
             let same = |other: &&LostGpu| other.is(&gpu.index, gpu.uuid.as_deref());

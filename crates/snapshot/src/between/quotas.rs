@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Gpu, Process, ProcessId, Quota, QuotaProcess, Snapshot, Truth};
 
-/// Adds the figures of the previous snapshot and of the driver to the quotas.
+/// Adds the figures from the previous snapshot and from the driver to the quotas.
 pub(crate) fn join(quotas: &mut [Quota], before: Option<&Snapshot>, seen: &QuotaInput<'_>) {
     let around: Vec<BTreeSet<ProcessId>> =
         (0..quotas.len()).map(|place| seen.around(quotas, place)).collect();
@@ -31,7 +31,7 @@ pub(crate) struct QuotaInput<'a> {
 }
 
 impl QuotaInput<'_> {
-    /// Returns the quota's processes, and all others in their containers if no other quota has a process
+    /// Returns the quota's processes, and all other processes in their containers if no other quota has a process
     /// there. This shows allocations that bypassed the library, but not which process made them.
     fn around(&self, quotas: &[Quota], place: usize) -> BTreeSet<ProcessId> {
         let containers = |quota: &Quota| -> BTreeSet<&str> {

@@ -18,7 +18,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) window: Duration,
 }
 
-/// CPU seconds of each member of a workload; `None` if one is unknown.
+/// CPU seconds of each member of a workload; `None` if not all are known.
 type Used = Option<BTreeMap<ProcessKey, f64>>;
 
 /// Sets `still` of each orphaned process whose workload did nothing in this window.

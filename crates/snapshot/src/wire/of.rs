@@ -1,4 +1,4 @@
-//! Conversion of the internal types into those of the stream.
+//! Converts the internal types into the types of the stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Attributes that rules may compare, listed in [`ALL`]: one table entry and one function each. The function
-//! reads one value of one target; it knows neither time, names, limits nor actions.
+//! reads one value of one target; it does not depend on time, names, limits or actions.
 
 use crate::Kind;
 use crate::value::{Unit, Value};

@@ -1,5 +1,5 @@
-//! Breakers, which stop destructive steps. A breaker opened by failures or by unknown data closes after a time
-//! without its cause; one opened by too many matches is closed only by an administrator.
+//! Breakers, which stop destructive steps. A breaker opened by failures or by unknown data closes once its cause
+//! has been absent for a time; a breaker opened by too many matches is closed only by an administrator.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::ledger::Stamp;
 use crate::policy::Limits;
 use crate::verdict::Hold;
 
-/// With fewer outcomes than this, the share of unknown ones is not evaluated.
+/// With fewer outcomes than this, the share of unknown outcomes is not evaluated.
 const FEWEST: usize = 4;
 /// This many consecutive failures against one user open the failure breaker of that user.
 const FAILURES: u32 = 3;
-/// The failure breaker of the node opens when it is open for this many users.
+/// The node's failure breaker opens when the failure breakers of this many users are open.
 const USERS: usize = 2;
-/// The unknown breaker opens after this many consecutive samples with too much unknown.
+/// The unknown breaker opens after this many consecutive samples with too many unknown outcomes.
 const UNKNOWN_TICKS: u32 = 10;
 
 /// State of all breakers.
@@ -28,7 +28,8 @@ pub(crate) struct Breakers {
     busy: Option<Stamp>,
     pub(crate) unknown: Breaker,
     unknown_in_a_row: u32,
-    /// The first of consecutive samples without too much unknown; gaps do not count.
+    /// First of the latest consecutive samples in which the unknown breaker had no cause; a missed sample restarts
+    /// the count.
     #[serde(skip)]
     known_since: Option<Stamp>,
     failures: Vec<Failures>,
@@ -40,7 +41,7 @@ struct Failures {
     /// None if a target has no single owner.
     uid: Option<u32>,
     in_a_row: u32,
-    /// When the last one was noted; none until the next tick.
+    /// Time of the last failure; `None` until the tick after it.
     last: Option<Stamp>,
 }
 
@@ -118,7 +119,7 @@ impl Matches {
 
 impl Breakers {
     /// Opens the mass breaker if too many workloads match and no process of another workload was busy within
-    /// `window`: a busy one proves that the driver does not report everything as idle.
+    /// `window`: a busy process proves that the driver does not report everything as idle.
     pub(crate) fn see_matches(&mut self, matches: &Matches, limits: &Limits, tick: &Tick<'_>) {
         if matches.other_busy {
             self.busy = Some(tick.stamp());
@@ -129,7 +130,7 @@ impl Breakers {
     }
 
     /// Opens the unknown breaker if most of at least four outcomes are unknown for several ticks; closes it
-    /// after the time `reset` without that.
+    /// once this has not been the case for the time `reset`.
     pub(crate) fn see_unknown(&mut self, share: Share, tick: &Tick<'_>, reset: Duration) {
         let much = share.all >= FEWEST && share.some * 2 > share.all;
         self.unknown_in_a_row = if much { self.unknown_in_a_row.saturating_add(1) } else { 0 };

@@ -186,7 +186,7 @@ impl RuleEvaluator {
         gates
     }
 
-    /// Returns the targets that are not on hold; `None` if the rule does not exempt those that are.
+    /// Returns the targets that are not on hold; `None` if the rule does not exempt targets on hold.
     pub(crate) fn running<'t>(&self, table: &'t ConditionTable) -> Option<Column<'t>> {
         self.exempts_on_hold.then(|| table.running())
     }

@@ -1,4 +1,4 @@
-//! The engine evaluates snapshots by a policy. It is pure: time, snapshots and reports are passed in, verdicts
+//! The engine evaluates snapshots against a policy. It is pure: time, snapshots and reports are passed in, verdicts
 //! are returned. It takes no action, and the same history yields the same verdicts.
 
 mod breakers;
@@ -338,7 +338,7 @@ impl Engine {
         tick.view.targets.iter().map(enter).collect()
     }
 
-    /// Removes targets that no longer exist, after every rule has recorded it.
+    /// Removes targets that no longer exist, after every rule has recorded their end.
     fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
         for (population, absent) in self.populations.iter_mut().zip(absent) {
             for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {

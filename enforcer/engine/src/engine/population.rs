@@ -29,14 +29,14 @@ pub(crate) struct Slot {
 /// State of a target that is not in the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
-    /// It no longer exists: its sources answered and do not list it.
+    /// It no longer exists: its sources responded and do not list it.
     Gone,
     /// Unknown.
     Unknown,
 }
 
 impl Population {
-    /// Returns the number of a target, and records what the view says of it.
+    /// Returns the number of a target, and records its data from the view.
     pub(crate) fn enter(&mut self, target: &Target, (view, tick): (&View, u64)) -> usize {
         let number = match self.numbers.get(&target.id) {
             Some(number) => *number,

@@ -1,4 +1,4 @@
-//! The progress of a match: its steps so far, and what must be remembered of them.
+//! The progress of a match: its steps so far, and what must be remembered about them.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) struct Progress {
     pub(crate) delivered: bool,
     /// A destructive step of this match was taken.
     pub(crate) acted: bool,
-    /// An action was decided; a decision of another match is not confirmed by this one.
+    /// An action was decided in this match; only then can the match confirm a decision.
     #[serde(skip)]
     pub(crate) decided: bool,
     /// An action of this match is being carried out.
@@ -84,7 +84,7 @@ impl Progress {
         }
     }
 
-    /// Returns what remains after a reload or restart. With other steps only the flag remains, because the
+    /// Returns what remains after a reload or restart. If the steps changed, only the flag remains, because the
     /// counters of the steps start at zero.
     pub(crate) fn taken_over(self, same_steps: bool) -> Self {
         if same_steps {

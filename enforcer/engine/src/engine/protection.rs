@@ -23,7 +23,7 @@ pub(crate) fn of(policy: &Policy, target: &Target, (view, ours): (&View, &BTreeS
         let entries = in_force(policy, view).map(|entry| exempts(&entry.condition, target, view));
         entries.fold(Truth::False, Truth::or)
     };
-    // The built-in protection is about processes; a lease may be released all the same.
+    // The built-in protection applies to processes only, and does not prevent the release of a lease.
     if target.kind == Kind::Lease {
         return protect();
     }
@@ -223,7 +223,7 @@ impl Exemptions {
         })
     }
 
-    /// Returns the place of a process, with pod names that the snapshot has for other processes of it.
+    /// Returns the place of a process, with the pod names that the snapshot has for other processes in its pod.
     fn place(&self, person: &ProcessInfo) -> Place {
         let mut place = Place::clone(&person.place);
         let snapshot = &self.view.snapshot;

@@ -203,7 +203,7 @@ pub fn number(number: f64, unit: Unit) -> String {
     }
 }
 
-/// Returns whether one of a target's processes is younger than two intervals. Nothing can be known of it yet,
+/// Returns whether one of a target's processes is younger than two intervals. Nothing can be known about it yet,
 /// so it does not count as unknown.
 pub(crate) fn is_new(target: &Target, view: &View) -> bool {
     view.processes(target).any(|process| match (view.age(process), process.first_seq) {

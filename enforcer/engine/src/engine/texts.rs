@@ -19,8 +19,8 @@ enum Text<'a> {
     Unread,
 }
 
-/// What is known of one process of a target: with memory, without, or read at the time of an action. Nothing is
-/// known by default.
+/// Known facts about one process of a target: a process with memory, one without, or one read at the time of an
+/// action. By default, nothing is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MemberFacts<'a> {
     pub(crate) pid: Option<u32>,
@@ -262,7 +262,7 @@ fn texts<'a>(field: Field, member: &MemberFacts<'a>) -> Vec<Text<'a>> {
     }
 }
 
-/// A program that was replaced on disk keeps its old path.
+/// Returns the path of a program; if the file was replaced on disk, also the path without ` (deleted)`.
 fn program(exe: Option<&str>) -> Vec<Text<'_>> {
     let replaced = exe.and_then(|path| path.strip_suffix(" (deleted)"));
     or_unread(exe).into_iter().chain(replaced.map(known)).collect()

@@ -77,9 +77,9 @@ fn webhook(node: &Node, faults: &mut Faults) -> Option<Address> {
 
 /// Parses a program and its arguments.
 pub(super) fn program(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
-    let items = list(node, "texts: a program with its absolute path, and its arguments", faults)?;
+    let items = list(node, "strings: the absolute path of a program, and its arguments", faults)?;
     let (first, _) = items.split_first()?;
-    full_path(text(first, "a program with its absolute path", faults)?, first, faults)?;
+    full_path(text(first, "the absolute path of a program", faults)?, first, faults)?;
     let words: Vec<String> = items.iter().filter_map(|item| argument(item, faults)).collect();
     (words.len() == items.len()).then_some(words)
 }

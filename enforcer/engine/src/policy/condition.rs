@@ -75,7 +75,7 @@ pub struct Selector {
 }
 
 bailiff_snapshot::label_values! {
-/// Texts of a target that a selector can match. The documentation is also that of the schema.
+/// Texts of a target that a selector can match. These comments are also the schema's descriptions.
 pub enum Field {
     /// User names or uids of the owner.
     Users = "users",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Address, keys};
 use crate::yaml::{Faults, Fields, Node, expected, flag, some_time, text};
 
-/// `GPU.py` takes a GPU and records it within a millisecond.
+/// Ample, because `GPU.py` records a GPU within a millisecond of taking it.
 const LOST_AFTER: Duration = Duration::from_secs(30);
 
 /// The lease pool that this node's agent maintains.
@@ -20,7 +20,7 @@ pub struct Leases {
     pub reap: bool,
     /// How long a GPU of an exited `GPU.py` client must be unused before it is released; never if `None`.
     pub legacy_idle_grace: Option<Duration>,
-    /// How long a GPU must be in no list and unused before it returns to the pool.
+    /// How long a GPU must be unused, and recorded neither as idle nor as taken, before it returns to the pool.
     pub lost_after: Duration,
 }
 

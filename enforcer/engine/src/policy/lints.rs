@@ -1,5 +1,5 @@
-//! Warnings about valid but dangerous rules: periods that are too short, missing notifications, GPU idleness
-//! alone.
+//! Warnings about valid but dangerous rules: periods that are too short, missing notifications, and conditions on
+//! GPU idleness alone.
 
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults)
     faults.error(&entry.at, message, help);
 }
 
-/// Returns whether a span is long enough in samples or in time; in samples in any case if the interval is
-/// known.
+/// Returns whether a span is long enough, in samples or in time. If the interval is known, it must be long enough
+/// in samples.
 fn long_enough(span: Span, after: Span, interval: Option<Duration>) -> bool {
     let (mut samples, mut time) = (0_u32, Duration::ZERO);
     for span in [span, after] {
@@ -96,7 +96,7 @@ fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
                 return;
             }
             let message = format!(
-                "before this `{name}`, the owner is notified only on terminals, but may not be logged in on one"
+                "before this `{name}`, the owner is notified only on terminals, but might not be logged in"
             );
             let help = "batch jobs and notebooks have no terminal: add a webhook or a program, or set `requires_notice` of `terminate` to `true` (wait until a notification was delivered) or `false`";
             Fault::warning(&placed.entry.at, message).help(help)
@@ -143,8 +143,8 @@ fn wants_free_memory(condition: &Condition) -> bool {
     }
 }
 
-/// Warns about GPU idleness alone: data loading, checkpoints and compilation leave the GPU idle and the CPU
-/// busy.
+/// Warns about conditions on GPU idleness alone: data loading, checkpoints and compilation leave the GPU idle
+/// and the CPU busy.
 fn idle_by_gpu_alone(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
     let (key, condition) = match (&rule.pick, rule.target) {
         (Some(pick), _) => ("pick", &pick.from),

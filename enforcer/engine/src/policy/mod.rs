@@ -1,6 +1,6 @@
 //! The policy: parsed and validated rules.
 
-//! The parser converts the tree of values directly to a [`Policy`]; the tree has the place of every value.
+//! The parser converts the tree of values directly to a [`Policy`]; the tree contains the place of every value.
 
 mod channels;
 pub mod check;
@@ -43,7 +43,7 @@ pub use span::Span;
 pub struct Policy {
     /// SHA-256 of the file in hexadecimal, which identifies the policy.
     pub sha256: String,
-    /// Sampling interval that the file was written for; with another one no destructive step is taken.
+    /// Sampling interval that the file was written for; at another interval, no destructive step is taken.
     pub interval: Option<Duration>,
     /// Budgets and breaker limits.
     pub limits: Limits,
@@ -74,7 +74,7 @@ pub struct Limits {
     pub mass_share: f64,
     /// With fewer workloads on the node, the mass breaker does not open.
     pub mass_min: u32,
-    /// Time without its cause after which a breaker closes.
+    /// A breaker closes once its cause has been absent for this time.
     pub breaker_reset: Duration,
 }
 
@@ -103,7 +103,7 @@ pub struct Rule {
     pub except: Vec<Exception>,
     /// Condition of the rule.
     pub when: Condition,
-    /// Identity of `target`, `when` (with all named conditions resolved) and `pick`; streaks are kept by it.
+    /// Identity of `target`, `when` (with all named conditions resolved) and `pick`; a reload keeps streaks by it.
     pub condition: String,
     /// How long the condition must be true.
     pub span: Span,
@@ -170,16 +170,16 @@ pub struct Pick {
     pub from: Condition,
     /// How long it must be true.
     pub idle_for: Span,
-    /// Orders; the first that differs decides.
+    /// Orders, by precedence: a later order applies only to candidates that are equal in all earlier orders.
     pub order: Vec<Order>,
 }
 
 bailiff_snapshot::label_values! {
 /// An order of candidates.
 pub enum Order {
-    /// The lowest priority of its lease first; 0 without a lease.
+    /// The lowest lease priority first; 0 without a lease.
     LowestPriority = "lowest_priority",
-    /// The smallest that frees enough first; if none does, the largest.
+    /// The smallest that frees enough memory first; if no candidate frees enough, the largest.
     SmallestSufficient = "smallest_sufficient",
     /// The longest idle first.
     LongestIdle = "longest_idle",
@@ -271,7 +271,7 @@ pub enum Severity {
 pub enum Channel {
     /// The owner's terminals.
     Tty,
-    /// An HTTP POST of JSON; the address is a secret where it is in a file.
+    /// An HTTP POST of JSON. The address is a secret, and can be kept in a separate file.
     Webhook(Address),
     /// A program, with the notice as JSON on its standard input.
     Exec(Vec<String>),

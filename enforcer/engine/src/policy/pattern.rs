@@ -7,7 +7,7 @@ use super::Pattern;
 use crate::yaml::quantity::QuantityError;
 
 /// Maximum size of a compiled expression in bytes: enough for a long list of names, and small enough for
-/// hundreds of them.
+/// hundreds of expressions.
 const LARGEST: usize = 1 << 17;
 
 /// Parses a pattern.

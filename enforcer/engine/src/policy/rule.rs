@@ -103,7 +103,7 @@ pub(super) fn mode(node: &Node, faults: &mut Faults) -> Option<Mode> {
 }
 
 impl Defaults {
-    /// Returns the values of a map that may override some; `None` if one is invalid.
+    /// Returns these defaults with the values that a map overrides; `None` if a value is invalid.
     pub(super) fn overridden(self, fields: &Fields<'_>, faults: &mut Faults) -> Option<Self> {
         let max_gap = fields.or(("max_gap", self.max_gap), count, faults);
         let startup_grace = fields.or(("startup_grace", self.startup_grace), time, faults);

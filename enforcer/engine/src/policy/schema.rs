@@ -80,7 +80,7 @@ mod tests {
     use crate::policy::{Mode, Order, Severity};
     use crate::yaml::{self, Data, Node};
 
-    /// A file as an editor sees it; none if it is not YAML as we take it.
+    /// Returns a file as an editor sees it; `None` if the parser does not accept its YAML.
     fn seen_by_an_editor(bytes: &[u8]) -> Option<Value> {
         fn value(node: &Node) -> Value {
             match &node.data {
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Names, kinds, windows and order are beyond a schema; all else an editor marks as the reader does.
+    /// A schema cannot check names, kinds, windows and order; an editor marks all other errors as the parser does.
     #[test]
     fn schema_refuses_invalid_files() {
         let beyond = [

@@ -74,7 +74,7 @@ pub(super) fn of_exempt<'a>(
     }
 }
 
-/// An error for an exact text; a warning for a glob or expression, whose start may be misread.
+/// Returns an error for an exact text, and a warning for a glob or expression, because its start is a guess.
 fn never(pattern: &Pattern, at: &Range<usize>, message: String) -> Fault {
     if matches!(pattern, Pattern::Text(_)) { Fault::error(at, message) } else { Fault::warning(at, message) }
 }

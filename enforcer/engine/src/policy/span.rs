@@ -1,4 +1,4 @@
-//! Numbers of samples, and times that stand for them.
+//! Periods, given as a number of samples or as a time.
 
 use std::time::Duration;
 

@@ -112,8 +112,8 @@ impl<'a> Maker<'a> {
 
     fn processes(&mut self) {
         for (place, process) in self.snapshot.processes.iter().enumerate() {
-            // An unconfirmed process is no target unless it is known to be gone, because it may be one that is
-            // known by its start time.
+            // An unconfirmed process is not a target unless it is known to be gone, because it may be the same
+            // process as a target that is known by its start time.
             let name = match (process.start_ticks, process.first_seq, process.state.known()) {
                 (Some(ticks), _, _) => format!("process:{}@{ticks}", process.pid),
                 (None, Some(seq), Some(State::Gone)) => format!("process:{}#{seq}", process.pid),

@@ -9,7 +9,7 @@ use super::{Target, View};
 /// A pool that was read more than this many intervals ago is not used.
 const STALE_INTERVALS: u64 = 2;
 
-/// Returns the leases if the server answered recently.
+/// Returns the leases if the server responded recently.
 pub(super) fn of(snapshot: &wire::Snapshot) -> Option<&Leases> {
     let reported = snapshot.leases.as_ref()?;
     let age = snapshot.boot_ms.saturating_sub(reported.boot_ms);
@@ -23,7 +23,7 @@ pub(super) struct Found {
     pub(super) processes: Vec<usize>,
     /// Indexes of its GPUs.
     pub(super) gpus: Vec<usize>,
-    /// Whether all its GPUs are of this node and have complete lists, and it is known for each process whether
+    /// Whether all its GPUs are on this node and have complete lists, and it is known for each process whether
     /// it belongs to the lease.
     pub(super) whole: bool,
 }

@@ -48,13 +48,13 @@ impl<'a> Fields<'a> {
         self.entry(name).map(|entry| &entry.value).filter(|value| !value.is_null())
     }
 
-    /// Returns a key with its value, also if the value is empty.
+    /// Returns a key with its value, even if the value is empty.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<&'a Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// Opens the map of a key; without keys if it is absent or invalid.
+    /// Opens the map of a key; the result has no keys if the map is absent or invalid.
     #[must_use]
     pub fn map(&self, name: &str, table: Table<'_>, faults: &mut Faults) -> Self {
         self.given(name, |node, faults| Self::open(node, table, faults), faults)
@@ -93,7 +93,7 @@ pub fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
     let fault = Fault::error(&entry.at, format!("unknown key {} in {what}", quoted(&entry.name)));
     match nearest(&entry.name, known) {
         Some(near) => fault.help(format!("did you mean `{near}`?")),
-        None if known.is_empty() => fault.help("it has no keys; write `{}`"),
+        None if known.is_empty() => fault.help("no keys are allowed here; write `{}`"),
         None => fault.help(format!("known keys: {}", known.join(", "))),
     }
 }

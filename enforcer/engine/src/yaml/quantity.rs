@@ -1,5 +1,5 @@
-//! Numbers with units. A unit is required: `8` could be bytes or GiB, and `8GB` is not what the driver calls 8
-//! GiB.
+//! Numbers with units. A unit is required: `8` could be bytes or GiB, and `8GB` is less than 8 GiB, the unit
+//! that the driver uses.
 
 use std::time::Duration;
 

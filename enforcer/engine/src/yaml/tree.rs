@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// Returns the keys of a map; none if it is no map.
+    /// Returns the keys of a map; empty if the value is not a map.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         match &self.data {
@@ -86,7 +86,7 @@ impl Node {
         self.entries().iter().find(|entry| entry.name == name).map(|entry| &entry.value)
     }
 
-    /// Returns the items of a list; none if it is no list.
+    /// Returns the items of a list; empty if the value is not a list.
     #[must_use]
     pub fn items(&self) -> &[Self] {
         match &self.data {
@@ -109,10 +109,10 @@ impl Node {
     }
 }
 
-/// Parses a file; `empty` says what belongs into an empty one.
+/// Parses a file; `empty` is the hint for an empty file.
 ///
 /// # Errors
-/// If the file is too large, no text, empty, or no YAML from which values can be read.
+/// If the file is too large or empty, is not UTF-8 text, or is not YAML from which values can be read.
 pub fn read(bytes: &[u8], name: &str, empty: &str) -> Result<(Node, Faults), Faults> {
     if bytes.len() > LARGEST_BYTES {
         let fault =
@@ -232,7 +232,7 @@ impl Tree<'_> {
     }
 
     fn refuse_anchor(&mut self, at: &Range<usize>) {
-        let help = "write it out; rules can name a condition under `conditions`, and `use` that";
+        let help = "write it out; rules can `use` a condition defined under `conditions`";
         self.refuse(at, "YAML anchors and aliases are not supported", help);
     }
 
@@ -260,7 +260,7 @@ impl Tree<'_> {
             Data::Refused => return,
             Data::Scalar { text, plain: true } if text == "<<" => {
                 Fault::error(&node.at, "YAML merge keys are not supported")
-                    .help("write the keys out; rules can name a condition under `conditions`, and `use` that")
+                    .help("write the keys out; rules can `use` a condition defined under `conditions`")
             }
             Data::Scalar { text, .. } if first.contains_key(&text) => {
                 let line = self.faults.line_of(first.get(&text).copied().unwrap_or_default());
@@ -296,13 +296,13 @@ impl Tree<'_> {
 
 fn too_deep(at: usize) -> Fault {
     Fault::error(&(at..at + 1), format!("lists and maps are nested more than {DEEPEST} levels deep here"))
-        .help("rules can move parts to named conditions under `conditions`")
+        .help("move parts of the rule to named conditions under `conditions`")
 }
 
 /// Returns the error for a syntax error, with the parser's words if they help.
 fn syntax(error: &ScanError, text: &str) -> Fault {
     const OPEN: &str =
-        "check for an open bracket above, wrong indentation, or a text that contains `: ` and is not quoted";
+        "check for an unclosed bracket above, wrong indentation, or unquoted text that contains `: `";
     let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());
     let local_host = at..at + 1;
     let (message, help) = match error.kind() {

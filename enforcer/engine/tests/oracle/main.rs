@@ -1,5 +1,5 @@
-//! Tests random histories, which are evaluated by the engine and by an oracle that was written from
-//! the specification alone.
+//! Tests the engine on random histories against an oracle that was written from the specification
+//! alone.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod dice;

@@ -43,7 +43,7 @@ struct Requested {
     pids: Vec<u32>,
     mode: Mode,
     outcome: Option<Outcome>,
-    /// Whether the action began more than an hour ago, on a clock that has not been stopped since.
+    /// Whether at some tick, according to one of the clocks, the action had begun at least an hour before.
     past: bool,
 }
 
@@ -390,7 +390,7 @@ impl Oracle {
         self.failures.get(&uid).is_some_and(|failures| failures.surely >= 3)
     }
 
-    /// Returns whether that applies to at least two users.
+    /// Returns whether this many actions in a row have failed against at least two users.
     fn all_failing(&self) -> bool {
         self.failures.values().filter(|failures| failures.surely >= 3).count() >= 2
     }

@@ -336,7 +336,7 @@ fn idle() -> Cond {
 }
 
 /// Returns a condition. Conditions differ between the rules in a policy, because otherwise it would be ambiguous
-/// whose window continues after a reload.
+/// which rule's window continues after a reload.
 fn when(dice: &mut Dice, target: Kind, index: u64) -> Cond {
     let index = u32::try_from(index).unwrap();
     if target == Kind::Gpu {

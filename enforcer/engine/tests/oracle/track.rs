@@ -181,7 +181,7 @@ impl Track {
     pub(crate) fn check_end(&mut self, found: &Found, verdicts: &[&What]) -> Checked {
         let state = &mut self.state;
         let ended = state.open && found.outcome != Truth::True && found.count == 0;
-        // A match also ends if a gap is between two true samples.
+        // A match also ends if there is a gap between two true samples.
         let again = state.open && found.outcome == Truth::True && found.count == 1;
         let reprieved = verdicts.iter().any(|what| matches!(what, What::Reprieved(_)));
         if ended || again {

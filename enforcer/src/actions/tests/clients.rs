@@ -1,4 +1,4 @@
-//! Clients of MPS: their server lets them go before they are signalled, or they are not.
+//! Tests that an MPS client is signalled only after its server has terminated it, and the exceptions.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::*;
 use bailiff_engine::policy;
 use bailiff_engine::verdict::Outcome;
 
-/// A server of MPS by its name, with a pipe directory of its own.
+/// Starts a process with the name of an MPS server and its own pipe directory.
 fn server(home: &Home, owner: u32, program: &str) -> Holder {
     let (copy, name) = (home.0.path().join(program), home.0.path().join("nvidia-cuda-mps-server"));
     fs::copy("/bin/sleep", &copy).unwrap();
@@ -20,9 +20,10 @@ fn server(home: &Home, owner: u32, program: &str) -> Holder {
     holder
 }
 
-/// What a daemon says: to `get_client_list`, to `get_server_status` and to `terminate_client`.
+/// A client, its server, and the control daemon's replies to `get_client_list`, `get_server_status` and
+/// `terminate_client`.
 struct Says<'a> {
-    /// What the client runs.
+    /// Shell program of the client.
     client: &'a str,
     /// Owner of the server, and the name of its program.
     server: (u32, &'a str),
@@ -31,23 +32,24 @@ struct Says<'a> {
     terminated: &'a str,
 }
 
-/// What came of a client.
+/// Result of an action on a client.
 struct Came {
     report: ActionReport,
     signals: Vec<String>,
     /// The last line of the audit log.
     line: String,
-    /// Whatever the daemon was asked, besides for its servers.
+    /// Commands that the daemon received, except `get_server_list`.
     asked: String,
     lives: bool,
 }
 
-/// Deals with a client of a server.
+/// Performs an action on a client of a server.
 fn act(says: &Says<'_>, action: &dyn Fn(Subject) -> ActionRequest) -> Came {
     act_while(says, action, &|_, _| {})
 }
 
-/// The same with an action in between, and the file with the daemon's received commands.
+/// Performs an action on a client, and calls `meanwhile` during it, with the executor and the path of the file that
+/// lists the commands that the daemon received.
 fn act_while(
     says: &Says<'_>,
     action: &dyn Fn(Subject) -> ActionRequest,
@@ -57,7 +59,7 @@ fn act_while(
     let client = Holder::shell(&home, says.client);
     let server = server(&home, says.server.0, says.server.1);
     let (pid, asked) = (client.pid(), home.0.path().join("asked"));
-    // Daemons of other tests have nothing to do with it.
+    // For the pipe directories of other tests, the script exits at once.
     let text = format!(
         "[ \"$CUDA_MPS_PIPE_DIRECTORY\" = {} ] || exit 0
 read word rest; echo \"$word $rest\" | sed 's/{}/SERVER/; s/{pid}/CLIENT/' >> {}
@@ -85,7 +87,7 @@ case $word in get_server_list) echo {};; get_client_list) {};; get_server_status
     Came { report, signals, line, asked: asked.join(", "), lives: client.lives() }
 }
 
-/// Two clients: of one that ends by SIGUSR1, and one that takes it for news.
+/// Shell programs of two clients: SIGUSR1 terminates the first, and the second catches it.
 const ENDS: &str = "echo ready; exec sleep 1000";
 const CATCHES: &str = "trap : USR1; echo ready; while :; do sleep 1000 & wait; done";
 const SERVER: &str = "nvidia-cuda-mps-server";
@@ -136,7 +138,7 @@ fn without_an_answer_it_is_not_signalled() {
     }
 }
 
-/// Otherwise a user could protect a process by a silent daemon of their own.
+/// Otherwise users could protect a process with an unresponsive daemon of their own.
 #[test]
 fn silent_daemon_of_its_own_user_does_not_protect_it() {
     let others = NOBODY - 1;
@@ -145,11 +147,11 @@ fn silent_daemon_of_its_own_user_does_not_protect_it() {
         (Says { server: (NOBODY, SERVER), ..hung }, "its MPS server was not found", ""),
         (
             Says { server: (NOBODY, SERVER), terminated: ":", ..WELL },
-            "the daemon belongs to its own user",
+            "the daemon belongs to the client's user",
             "terminate_client",
         ),
         (Says { server: (others, SERVER), ..hung }, "its MPS server was not found", ""),
-        // What becomes root by itself bears any name that a link gives it.
+        // Through a symlink, users can start a setuid-root program under any name.
         (Says { server: (0, "su"), ..hung }, "its MPS server was not found", ""),
     ];
     for (says, note, asked_for) in cases {
@@ -163,7 +165,7 @@ fn silent_daemon_of_its_own_user_does_not_protect_it() {
 
 #[test]
 fn what_is_called_off_while_a_daemon_is_silent_is_not_done() {
-    // Silence alone would not protect it.
+    // An unresponsive daemon alone would not protect the client.
     let says = Says { server: (NOBODY, SERVER), clients: "exec sleep 1000", ..WELL };
     let came = act_while(&says, &in_a_minute, &|executor, asked| {
         until("a question", || fs::read_to_string(asked).ok()?.contains("get_client_list").then_some(()));

@@ -1,5 +1,5 @@
-//! The executor on real processes, which each test starts and ends itself. They run as user nobody, because root's are
-//! protected. A made-up snapshot stands for the driver.
+//! Tests the executor on real processes, which each test starts and ends itself. They run as user nobody, because
+//! root's processes are protected. A made-up snapshot replaces the driver.
 #![expect(clippy::disallowed_methods, reason = "tests start programs, read files and wait")]
 
 mod clients;
@@ -51,7 +51,7 @@ fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A process of this test, in a session of its own, with a device file for its standard input.
+/// A process of this test, in its own session, with a device file as its standard input.
 struct Holder(Child);
 
 impl Holder {
@@ -82,13 +82,13 @@ impl Holder {
         key(self.pid())
     }
 
-    /// It has not ended; a zombie has.
+    /// Returns whether the process is running; a zombie is not.
     fn lives(&self) -> bool {
         lives(self.pid())
     }
 }
 
-/// Ends all of its session, by pidfd, whatever the test found.
+/// Kills all processes in its session, whether the test passed or not.
 impl Drop for Holder {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -110,13 +110,13 @@ fn key(pid: u32) -> ProcessKey {
     proc_table().person(pid).unwrap().unwrap().stat.key
 }
 
-/// One of its threads lives.
+/// Returns whether a thread of the process is running.
 fn lives(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     proc_table().person(pid).unwrap().is_some_and(|person| !is_over(person.stat.state) || threads > 1)
 }
 
-/// Those of a session that have not ended.
+/// Returns the running processes of a session.
 fn of_session(leader: u32) -> Vec<u32> {
     let table = proc_table().everybody().unwrap();
     let all = table.people.values();
@@ -158,12 +158,12 @@ impl Home {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// What the lines say came of it, in order.
+    /// The `result` of each line of the audit log, in order.
     fn results(&self) -> Vec<String> {
         self.lines().iter().map(|line| line["result"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Signals of the last line, without repeats.
+    /// Signals in the last line of the audit log, without repetitions.
     fn signals(&self) -> Vec<String> {
         let lines = self.lines();
         let sent = lines.last().unwrap()["sent"].as_array().unwrap();
@@ -184,7 +184,7 @@ impl Home {
         }
     }
 
-    /// A stand-in for the program as its watchdog: it notes everything, and continues nothing.
+    /// Returns a substitute for the watchdog program: it acknowledges every request, and never continues a process.
     fn watchdog(&self) -> PathBuf {
         let path = self.0.path().join("watchdog");
         if !path.exists() {
@@ -207,7 +207,7 @@ impl Home {
     }
 }
 
-/// Answers every question of an executor with this, for as long as there is one.
+/// Answers every question from the executor with `answer`, until the executor is dropped.
 fn answer_questions(
     executor: &Arc<Executor>,
     mut questions: UnboundedReceiver<Question>,
@@ -226,7 +226,7 @@ fn answer_questions(
 struct Executors {
     executor: Option<Arc<Executor>>,
     reports: UnboundedReceiver<ActionReport>,
-    /// What the executor is answered.
+    /// Answer to the executor's questions.
     answer: Arc<Mutex<Permission>>,
     seq: u64,
 }
@@ -236,13 +236,13 @@ impl Executors {
         self.executor.as_ref().unwrap()
     }
 
-    /// One snapshot of these holders.
+    /// Passes a snapshot with these holders to the executor.
     fn see(&mut self, machine: &Machine) {
         self.seq += 1;
         self.executor().seen(Arc::new(machine.view(self.seq)));
     }
 
-    /// Does the action while snapshots show what lives, until its report is there.
+    /// Performs an action, passing on snapshots with the running holders until the report arrives.
     fn act(&mut self, request: ActionRequest, machine: &mut Machine) -> ActionReport {
         self.see(machine);
         self.executor().act(request).unwrap();
@@ -262,16 +262,16 @@ impl Executors {
     }
 }
 
-/// What the driver would list.
+/// Holders and memory that the driver would report.
 #[derive(Default)]
 struct Machine {
     holders: Vec<Listed>,
     unaccounted: i64,
-    /// Those that end stay listed.
+    /// Exited holders stay listed.
     stuck: bool,
-    /// Their memory becomes unaccounted.
+    /// Memory of exited holders becomes unaccounted.
     leaks: bool,
-    /// They are clients of MPS.
+    /// The holders are MPS clients.
     clients: bool,
 }
 
@@ -288,7 +288,7 @@ impl Machine {
         Self { holders: holders.iter().map(listed).collect(), ..Self::default() }
     }
 
-    /// Processes that have ended leave the list.
+    /// Removes exited holders from the list.
     fn sample(&mut self) {
         if self.stuck {
             return;
@@ -337,7 +337,7 @@ fn process(listed: &Listed) -> wire::Process {
     fixtures::process(listed.key.pid, listed.key.start_ticks, facts)
 }
 
-/// A subject of these processes, which hold memory, as `/proc` shows them now.
+/// Returns a subject whose members are these holders, as `/proc` shows them now.
 fn subject(kind: Kind, id: &str, holders: &[ProcessKey]) -> Subject {
     let member = |key: &ProcessKey| {
         let person = proc_table().person(key.pid).unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! What needs a namespace or a cgroup of its own: a pid that is used again, and a cgroup that is ended whole. The
-//! ignored tests are run by the others, inside.
+//! Tests that need a separate namespace or cgroup: a reused pid, and a cgroup that is killed as a whole. The
+//! ignored tests are run by the others, inside the namespace.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn a_reused_pid() {
     assert_eq!(first.pid(), 4100, "the next pid could be chosen");
     let subject = of_process(&first);
     drop(first);
-    // A clock tick later: no two processes with one pid start in the same.
+    // Retries until the process starts in a later clock tick: only the start tick differs from the first process.
     let second = until("another start time", || {
         let again = start(4100);
         (again.pid() == 4100 && again.key() != subject.members[0].key.unwrap()).then_some(again)
@@ -68,7 +68,7 @@ struct Container {
 }
 
 impl Container {
-    /// None if no cgroup of version 2 can be made here.
+    /// Creates the cgroup; returns `None` if that is not possible here.
     fn new(digit: char) -> Option<Self> {
         let id: String = std::iter::repeat_n(digit, 64).collect();
         let root = CGROUPS.map(PathBuf::from).into_iter().find(|root| root.join("cgroup.procs").exists())?;
@@ -111,7 +111,7 @@ impl Drop for Container {
     }
 }
 
-/// Waits until the holder's child is in the container too.
+/// Moves the holder and the processes in its session into the container.
 fn in_container(container: &Container, holder: &Holder) {
     container.take(holder.pid());
     for pid in of_session(holder.pid()) {

@@ -1,4 +1,4 @@
-//! Programs, control daemons, terminals and chat servers.
+//! Tests actions and notifications through programs, control daemons, terminals and chat servers.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -63,7 +63,7 @@ fn a_program_that_fails_or_hangs_is_a_failure_and_is_ended_with_its_children() {
     until("the end of its child", || (!lives(child)).then_some(()));
 }
 
-/// A server of MPS by its name, and a control daemon that is a script.
+/// Starts a process with the name of an MPS server, and creates a script as its control program.
 fn mps(home: &Home, clients: &str) -> (Holder, ExecutorSettings) {
     let server = home.0.path().join("nvidia-cuda-mps-server");
     fs::copy("/bin/sleep", &server).unwrap();
@@ -153,7 +153,7 @@ fn notice(uid: Option<u32>, text: &str) -> Arc<Notice> {
     })
 }
 
-/// The outcome of the next notification on this channel; drops those of others.
+/// Returns the outcome of the next notification on this channel; drops the outcomes of other channels.
 fn delivered(deliveries: &mut UnboundedReceiver<Delivery>, channel: &str) -> Delivered {
     let next = |deliveries: &mut UnboundedReceiver<Delivery>| {
         deliveries.try_recv().ok().filter(|delivery| delivery.channel == channel)
@@ -161,7 +161,7 @@ fn delivered(deliveries: &mut UnboundedReceiver<Delivery>, channel: &str) -> Del
     until("a delivery", || next(deliveries)).outcome()
 }
 
-/// A user's terminal that accepts messages, or does not.
+/// Creates a terminal of a user; the mode determines whether it accepts messages.
 fn terminal(uid: u32, mode: u32) -> OwnedFd {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
@@ -201,7 +201,7 @@ fn user_without_terminal_or_with_mesg_n_is_not_notified() {
     drop(closed);
 }
 
-/// Serves these answers, one a connection; gives what was asked.
+/// Sends these responses, one per connection; the thread returns the requests.
 fn serve(answers: Vec<&'static str>) -> (String, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
@@ -328,14 +328,14 @@ fn exec_channel_receives_the_notice() {
     assert_eq!(body["text"], "$(touch /tmp/x) `x`");
 }
 
-/// An authority of our own, and a server's certificate that it has signed.
+/// Creates a private certificate authority, and a server certificate that it signs.
 const CERTIFY: &str =
     "new() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \"$@\"; }
     new -subj /CN=ours -keyout ca.key -out ca.pem &&
     new -subj /CN=localhost -CA ca.pem -CAkey ca.key -addext basicConstraints=critical,CA:FALSE \
         -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem";
 
-/// Answers one POST, and says where.
+/// Answers POST requests, and prints its port.
 const TLS_SERVER: &str = "import http.server, ssl
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_POST(self):

@@ -1,4 +1,4 @@
-//! What is not touched, and lives.
+//! Tests which processes the executor refuses to signal.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn process_that_the_exporter_started_is_exempt_by_its_identity() {
     request.limits.exporter = Some(parent.key());
     refused(&home, request.clone(), "belongs to the exporter");
     assert!(parent.lives() && lives(child.pid));
-    // Another process had that pid once.
+    // The exporter's pid was reused by another process.
     request.limits.exporter = Some(ProcessKey { start_ticks: parent.key().start_ticks - 1, ..parent.key() });
     let report = home.executor().act(request, &mut Machine::default());
     assert!(!lives(child.pid), "{report:?}");
@@ -121,7 +121,7 @@ fn a_holder_without_a_device_file_is_not_what_the_driver_lists() {
     assert!(holder.lives());
 }
 
-/// Otherwise a user who chooses the path of a device would be out of reach.
+/// Otherwise no action could be taken against a user who opens a device file at a path of their own.
 #[test]
 fn a_device_is_known_by_its_number_under_any_path() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! What is ended, how, and how the result is verified.
+//! Tests which processes are terminated, how, and how the result is verified.
 
 use std::time::Duration;
 
@@ -191,7 +191,7 @@ fn signal_step_reaches_all_and_kills_none() {
     );
 }
 
-/// A handler of TERM that starts a program, which writes a checkpoint.
+/// The SIGTERM handler starts a program that writes a checkpoint.
 #[test]
 fn child_started_in_the_grace_is_sent_nothing_before_it_is_over() {
     for subject in [of_process as fn(&Holder) -> Subject, of_tree] {
@@ -260,7 +260,7 @@ fn executor_dropped_in_a_grace_kills_none_and_reports_it() {
     hands.see(&Machine::with(&[holder.key()]));
     hands.executor().act(terminate(of_process(&holder), LONG)).unwrap();
     until("the beginning", || (home.results() == ["begun"]).then_some(()));
-    // The answering thread may hold it for a moment longer.
+    // The answering thread may keep the executor alive for a moment longer.
     hands.executor = None;
     let report = until("a report", || hands.reports.try_recv().ok());
     assert_eq!((report.outcome, holder.lives()), (Outcome::Cancelled, true));

@@ -13,7 +13,7 @@ use crate::agent::actions::{LeaseExecutor, owner};
 use crate::agent::memory::is_nowhere;
 use crate::clock;
 
-/// A GPU that was taken by `GPU.py`'s rules, or is in no list.
+/// A GPU that was taken by the rules of `GPU.py`, or that is lost: recorded neither as idle nor as taken.
 pub(super) struct Taken {
     pub(super) by: Taker,
     session: Option<u32>,
@@ -77,7 +77,7 @@ impl Reconciler<'_> {
             .any(|device| session_has_open(session, taken.at_ms, &device).unwrap_or(true))
     }
 
-    /// Returns what is known of the process that wrote a record. If the writing was not reported, the process
+    /// Returns what is known about the process that wrote a record. If the writing was not reported, the process
     /// is examined now, but not in the first pass, because the report may still arrive.
     fn witness(
         &mut self,

@@ -7,7 +7,7 @@ use bailiff_engine::attributes::Attribute;
 use bailiff_engine::policy::{Condition, Field, Leaf, Policy, Span};
 use bailiff_engine::value::{Test, Unit, Value};
 
-/// Placeholder attribute for selectors of cgroups.
+/// Placeholder attribute for selectors on cgroups.
 static CGROUPS: Attribute = Attribute {
     name: "cgroups",
     of: &Kind::ALL,
@@ -17,7 +17,7 @@ static CGROUPS: Attribute = Attribute {
     read: |_, _| Value::Unknown("not available in Prometheus"),
 };
 
-/// Adapts a policy to snapshots that are `interval` apart, of an exporter that samples every `tick`.
+/// Adapts a policy to snapshots that are `interval` apart, from an exporter that samples every `tick`.
 pub(super) fn adapt(mut policy: Policy, (interval, tick): (Duration, Duration)) -> Policy {
     policy.interval = None;
     policy.protect.iter_mut().for_each(|entry| blind(&mut entry.condition));
@@ -44,8 +44,8 @@ fn timed(span: Span, tick: Duration) -> Span {
     }
 }
 
-/// Returns the number of scrapes in a number of samples, rounded up: if one sample may be unknown, one scrape
-/// may.
+/// Returns the number of scrapes in a number of samples, rounded up, so that a rule that tolerates one unknown
+/// sample tolerates one unknown scrape.
 fn gap(ticks: u32, (interval, tick): (Duration, Duration)) -> u32 {
     let time = tick.saturating_mul(ticks);
     u32::try_from(time.as_nanos().div_ceil(interval.as_nanos().max(1))).unwrap_or(u32::MAX)

@@ -102,7 +102,7 @@ impl Scraped {
     }
 
     /// Returns a label of a series. If the target has a label of the same name, Prometheus renames the series'
-    /// own label; an empty one is dropped, and the target's value appears instead.
+    /// own label. If the series' own label is empty, it is dropped, and the target's value appears instead.
     pub(super) fn label<'a>(&self, series: &'a Labels, name: &str) -> Option<&'a str> {
         if let Some(own) = series.get(&format!("exported_{name}")) {
             return Some(own);

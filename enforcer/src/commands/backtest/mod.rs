@@ -31,7 +31,7 @@ const SHORTEST_CHUNK: i64 = 60_000;
 /// Sampling interval if it cannot be determined.
 const USUAL_TICK: Duration = Duration::from_secs(5);
 
-/// What a backtest is asked for, with the values that its flags give as text.
+/// Flags of a backtest, with their parsed values.
 struct Plan<'a> {
     flags: &'a flags::Backtest,
     /// Start, since the Unix epoch.
@@ -60,7 +60,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Assumption about the CPU time of workload members without GPU memory, which Prometheus has no data of.
+/// Assumption about the CPU time of workload members without GPU memory, for which Prometheus has no data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Children {
     /// Unknown, so that `cpu_util` is unknown.
@@ -233,7 +233,7 @@ fn notes((policy, plan): (&Policy, &Plan<'_>), (interval, tick): (Duration, Dura
     )];
     if let Some(written) = policy.interval.filter(|written| *written != tick) {
         notes.push(format!(
-            "the rules file was written for a sampling interval of {}; on this node, all destructive steps would be withheld",
+            "the rules file was written for a sampling interval of {}, which is not the exporter's, so the enforcer would withhold all destructive steps",
             shown(written)
         ));
     }
@@ -254,7 +254,7 @@ fn notes((policy, plan): (&Policy, &Plan<'_>), (interval, tick): (Duration, Dura
     let exempts = !policy.protect.is_empty() || policy.rules.iter().any(|rule| !rule.except.is_empty());
     if exempts && plan.children == Children::Unknown {
         let note = "`protect` and `except` are unknown for processes without GPU memory, and therefore exempt the target: Prometheus \
-                    has no data on them; --assume-children-idle assumes that there are none";
+                    has no data on them; --assume-children-idle assumes that there are no such processes";
         notes.push(note.to_owned());
     }
     if policy.rules.iter().any(|rule| rule.target == bailiff_engine::Kind::Workload || rule.pick.is_some()) {
@@ -283,7 +283,7 @@ const ROUNDING: f64 = 0.002;
 struct Window {
     /// Utilization in the last sample in percent; `None` if it was not observed.
     gauge: Option<u32>,
-    /// Growth of the busy seconds since the previous scrape; `None` without one.
+    /// Growth of the busy seconds since the previous scrape; `None` without a previous scrape.
     growth: Option<f64>,
     /// Seconds since the previous scrape.
     passed: f64,
@@ -308,7 +308,7 @@ impl Window {
     }
 }
 
-/// Returns the growth of a counter; one that decreased was reset.
+/// Returns the growth of a counter; a counter that decreased was reset.
 fn growth(before: f64, now: f64) -> f64 {
     if now >= before { now - before } else { now }
 }
@@ -330,7 +330,7 @@ mod tests {
             (Some(0), Some(0.1), Some(2)),
             (Some(0), Some(15.0), Some(100)),
             (Some(1), Some(5.05), Some(100)),
-            // Nothing was observed at the end, and something before.
+            // The last sample was not observed, but earlier samples may have been busy.
             (None, Some(0.5), Some(10)),
             (None, Some(0.0), None),
             (None, None, None),

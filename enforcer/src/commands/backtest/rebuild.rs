@@ -15,7 +15,7 @@ use super::{Window, growth};
 
 /// Start times that differ by less belong to one process, because the clock behind them drifts.
 const SAME_START: f64 = 2.0;
-/// Prometheus has no cgroup paths, so selectors of them are unknown; pods, containers and jobs have labels.
+/// Prometheus has no cgroup paths, so selectors on them are unknown; pods, containers and jobs have labels.
 const NO_CGROUP: &str = "/";
 
 /// Rebuilds snapshots, scrape by scrape.

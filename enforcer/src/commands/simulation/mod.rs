@@ -42,7 +42,7 @@ pub struct Simulation {
     held: BTreeMap<Hold, Duration>,
 }
 
-/// What an admin does once a breaker has opened.
+/// What an administrator does once a breaker has opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admin {
     /// Nothing: all destructive steps are held from then on.
@@ -54,13 +54,13 @@ pub enum Admin {
 #[derive(Debug)]
 struct Breakers {
     admin: Admin,
-    /// When one opened, since boot.
+    /// When a breaker opened, since boot.
     open: Option<Duration>,
     opened: u64,
 }
 
 impl Simulation {
-    /// Rules that have seen nothing yet. Those that enforce enforce, those that watch watch.
+    /// Creates a simulation without history. Each rule runs in its own mode.
     #[must_use]
     pub fn new(policy: Arc<Policy>, admin: Admin) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Follows targets that would have been ended: how long they ran on, what they held, whether they became busy
-//! again.
+//! Follows targets that would have been ended: how long they continued to run, what they held, and whether they
+//! became busy again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) struct Done {
     pub(super) rule: usize,
     pub(super) projection: ProjectedAction,
     pub(super) owner: String,
-    /// Whether the target would not have been ended before.
+    /// Whether this is the first action that would have ended the target.
     pub(super) first: bool,
     target: TargetId,
     alive: usize,
@@ -43,7 +43,7 @@ pub(super) struct Done {
 #[derive(Debug, Default)]
 struct ProjectedEnd {
     actions: Vec<usize>,
-    /// Times of its last two sightings, in milliseconds.
+    /// Time at which the process was last observed, in milliseconds.
     last: Option<u64>,
 }
 

@@ -37,7 +37,7 @@ fn idle(mode: &str) -> String {
 #[test]
 fn one_kill_a_match_and_what_it_would_have_freed() {
     for mode in ["dry-run", "enforce"] {
-        // On two GPUs; it ends by itself, 639 samples after it would have been ended at sample 60.
+        // A process on two GPUs that exits by itself, 639 samples after it would have been ended at sample 60.
         let test = "    gpus: [{gpu: 0}, {gpu: 1}]\n    targets:\n      \
             - {process: 4100, gpus: [0, 1], vram: 2GiB, until: 3500s, series: {gpu_util: '0x900'}}\n";
         let report = rehearse(&idle(mode), test);
@@ -46,7 +46,7 @@ fn one_kill_a_match_and_what_it_would_have_freed() {
         let [projection] = &rule.actions[..] else { panic!("{rule:#?}") };
         assert_eq!(projection.at.0, (1_767_225_600 + 300) * 1000, "{mode}");
         assert_eq!(projection.ended.map(|at| at.0 - projection.at.0), Some(3_200_000), "{mode}");
-        // Seen last at 3495 s: 3195 s of two GPUs and 4 GiB.
+        // The process was last observed at 3495 s, so two GPUs and 4 GiB would have been free for 3195 s.
         let hours = 3195.0 / 3600.0;
         for freed in [projection.freed, rule.freed, report.freed, report.owners[0].freed] {
             assert!((freed.gpu_hours - 2.0 * hours).abs() < 1e-6, "{freed:?}");
@@ -72,7 +72,7 @@ fn busy_again_soon_is_a_regret_and_later_is_none() {
         })
         .collect();
     let case = |pid: &str, after| (format!("process:{pid}"), after);
-    // One a tick: the others' turns come two and four samples later.
+    // One action at a time: the actions on the other two targets follow two and four samples later.
     assert_eq!(regrets, [case("4100", Some(200)), case("4200", None), case("4300", None)]);
     assert_eq!(report.rules[0].regrets, 1);
 }
@@ -84,7 +84,7 @@ fn second_match_of_a_target_that_would_have_ended_is_counted_separately() {
     let rule = &report.rules[0];
     assert_eq!((rule.matches, rule.kills, rule.regrets), (2, 1, 1));
     assert_eq!(rule.actions.iter().map(|projection| projection.again).collect::<Vec<_>>(), [false, true]);
-    // Where the rule enforces, the cooldown holds the second.
+    // In enforce mode, the cooldown withholds the second action.
     let report = rehearse(&idle("enforce"), test);
     assert_eq!(report.rules[0].actions.len(), 1);
     assert_eq!(report.rules[0].withheld.get("cooldown"), Some(&1));

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! A destructive step is decided at one sample and done at the next, which is where it is expected. As with
-//! `replay`, one that would have been ended goes on as its series say.
+//! `replay`, a process that would have been ended continues as its series specify.
 
 mod fixture;
 mod parse;
@@ -292,7 +292,7 @@ fn time_of(sample: usize, interval: Duration) -> String {
     humantime::format_duration(time).to_string()
 }
 
-/// The snapshots of a file's first test, for the tests of others.
+/// Returns the snapshots of a file's first test, for tests in other modules.
 #[cfg(test)]
 pub(in crate::commands) fn staged(text: &str, policy: &Arc<Policy>) -> Vec<bailiff_snapshot::wire::Snapshot> {
     let (root, mut faults) = yaml::read(text.as_bytes(), "", EMPTY).expect("a file of tests");

@@ -50,7 +50,7 @@ fn parsed<T>(node: &Node, faults: &mut Faults, read: impl FnOnce(&str) -> Result
     value.map_err(|message| faults.push(Fault::error(&node.at, message))).ok()
 }
 
-/// Returns the first sample of a target, the first sample without it, and its age at first: by default a day if
+/// Returns the first sample with a target, the first sample without it, and its initial age, by default one day if
 /// it exists from the start.
 pub(super) fn times(
     fields: &Fields<'_>,
@@ -84,7 +84,7 @@ pub(super) fn numbers(
     fields.given(name, |node, faults| play(node, unit, faults), faults)
 }
 
-/// Parses a series of numbers; without it all are unknown.
+/// Parses a series of numbers; without the series, all values are unknown.
 pub(super) fn plays(fields: &Fields<'_>, series: (&str, Unit), faults: &mut Faults) -> Timeline<f64> {
     numbers(fields, series, faults).unwrap_or(Timeline::Never)
 }

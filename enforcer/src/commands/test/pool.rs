@@ -81,7 +81,7 @@ impl Lease {
 }
 
 impl Fixture {
-    /// Returns the pool at a sample, if it answers.
+    /// Returns the pool at a sample, if its server responds.
     pub(super) fn pool(&self, sample: usize) -> Option<Leases> {
         let leases = self.leases.as_ref().filter(|_| self.answered(sample))?;
         let before = sample.checked_sub(1).filter(|before| self.answered(*before));

@@ -52,7 +52,7 @@ fn quota(fixture: &Fixture, actor: &TestProcess, (sample, gpus): (usize, &[wire:
     }
 }
 
-/// Returns all servers; `None` if the test gives no status, or no daemon answers.
+/// Returns all servers; `None` if the test gives no status, or no daemon responds.
 pub(super) fn mps(fixture: &Fixture, sample: usize) -> Option<Mps> {
     let servers = fixture.actors.iter().filter(|actor| !matches!(actor.mps_status, Timeline::Never));
     let there = servers.filter(|actor| actor.is_there(sample) && fixture.up("mps", sample));

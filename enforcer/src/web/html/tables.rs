@@ -26,7 +26,7 @@ struct Section<T, const N: usize> {
     title: &'static str,
     caption: &'static str,
     columns: [Column<T>; N],
-    /// Maximum number of rows, and where the others are.
+    /// Maximum number of rows, and where the other rows can be found.
     most: (usize, &'static str),
 }
 
@@ -150,7 +150,7 @@ pub(super) fn write(status: &Status, now: Now, html: &mut Html) {
 }
 
 impl<T, const N: usize> Section<T, N> {
-    /// Writes the section; without rows, a text in place of the table or the reason why it is unknown.
+    /// Writes the section; without rows, writes a text in place of the table, or why its content is unknown.
     fn write(&self, (items, nothing): (&[T], Result<&str, &str>), now: Now, html: &mut Html) {
         let (most, rest) = self.most;
         let columns = self.columns.map(|(title, class, _)| (title, class));

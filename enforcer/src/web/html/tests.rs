@@ -1,4 +1,4 @@
-//! What the page says of an enforcer that evaluates nothing, or has evaluated nothing yet.
+//! Tests the page of an enforcer that evaluates no snapshots, or has not evaluated any yet.
 
 use bailiff_exposition::own::Own;
 
@@ -16,7 +16,7 @@ fn page_after(status: &Status, seconds: f64) -> String {
     page(status, Moment { now: Now { wall: WALL, boot: BOOT }, own }, true)
 }
 
-/// It is connected, and has evaluated a snapshot of this many seconds ago, or none.
+/// Returns the status of a connected enforcer whose last evaluated snapshot, if any, has this age in seconds.
 fn connected(age: Option<u64>) -> Status {
     let stream = Stream {
         connected: true,
@@ -28,7 +28,7 @@ fn connected(age: Option<u64>) -> Status {
     Status { stream, ..Status::default() }
 }
 
-/// What stands in one section.
+/// Returns the HTML of one section.
 fn section<'a>(html: &'a str, id: &str) -> &'a str {
     let html = html.split_once(&format!("<section id=\"{id}\"")).unwrap().1;
     html.split_once("</section>").unwrap().0

@@ -16,7 +16,7 @@ const FOUND: c_int = 0;
 const NO_SUCH_NAME: c_int = 1;
 const TOO_OLD: c_int = 2;
 
-/// The function that a name means since a CUDA version, if that is not always the function with this name.
+/// Names whose function depends on the CUDA version: the name, a version, and the function since this version.
 const VERSIONS: &[(&str, c_int, &str)] = &[
     ("cuArray3DCreate", 3020, "cuArray3DCreate_v2"),
     ("cuArrayCreate", 3020, "cuArrayCreate_v2"),
@@ -45,7 +45,7 @@ const VERSIONS: &[(&str, c_int, &str)] = &[
     ("cuMemsetD8", 3020, "cuMemsetD8_v2"),
     ("cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"),
     ("cuStreamDestroy", 4000, "cuStreamDestroy_v2"),
-    // Functions that exist since a version, under their own name.
+    // Functions that were added in a version, with unchanged names.
     ("cuMemAllocAsync", 11020, "cuMemAllocAsync"),
     ("cuMemAllocFromPoolAsync", 11020, "cuMemAllocFromPoolAsync"),
     ("cuMemCreate", 10020, "cuMemCreate"),
@@ -77,7 +77,8 @@ fn find(name: &str, version: c_int, flags: u64) -> Result<*const c_void, c_int> 
     let mut rows = VERSIONS.iter().filter(|row| row.0 == name).peekable();
     let symbol = if rows.peek().is_some() {
         rows.rfind(|row| row.1 <= version).map(|row| row.2).or(export(name).map(|export| export.0).filter(
-            // An older function with the same name exists, unless that function itself is in the list.
+            // Before the listed version, the name meant the function with exactly this name, unless that function
+            // was itself added in a listed version.
             |name| !VERSIONS.iter().any(|row| row.2 == *name),
         ))
     } else {

@@ -104,7 +104,7 @@ pub(crate) fn on_driver(function: &str, act: impl FnOnce(&Machine) -> Answer) ->
     admitted(function, |_| Ok(None)).and_then(|machine| act(&machine)).into()
 }
 
-/// Runs a call that returns a device's handle. The faults of the device that it finds apply.
+/// Runs a call that returns a device's handle, and applies the faults of this device.
 pub(crate) fn look_up(
     function: &str,
     find: impl Fn(&Machine) -> Result<Target, Code>,
@@ -142,7 +142,8 @@ fn admitted(
     passed(function, target)
 }
 
-/// Applies the faults of the driver and of the device, and returns the machine as described after the wait.
+/// Applies the faults of the driver and of the device. Returns the machine that the scenario describes after
+/// any delay.
 fn passed(
     function: &str,
     target: impl Fn(&Machine) -> Result<Option<Target>, Code>,

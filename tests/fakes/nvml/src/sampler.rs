@@ -74,7 +74,7 @@ device_calls! {
     }
 }
 
-/// Processes with a sample that is newer than the caller's last.
+/// Processes with a sample that is newer than the caller's last sample.
 struct Newer<'machine> {
     activities: &'machine [Activity],
     newest: u64,

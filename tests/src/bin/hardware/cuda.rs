@@ -25,7 +25,7 @@ LOOP:
 }
 ";
 
-/// Versions and targets of PTX, oldest first. The driver compiles the first that it still accepts.
+/// Versions and targets of PTX, oldest first. The first one that the driver still accepts is used.
 const TARGETS: [(&str, &str); 4] = [("6.0", "sm_50"), ("6.3", "sm_75"), ("7.8", "sm_90"), ("8.6", "sm_100")];
 
 /// `CU_CTX_SCHED_BLOCKING_SYNC`: waiting for the GPU uses no CPU.

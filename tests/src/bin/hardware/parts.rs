@@ -88,12 +88,12 @@ impl Run {
             |of: &Published| ["clock_stepped", "window_too_long"].map(|why| of.unknown.get(why).copied());
         let unknown: usize = all.flat_map(|of| unknown(&of)).flatten().sum();
         let claims = [
-            (steps == 0, "stamps step back"),
+            (steps == 0, "timestamps step back"),
             (covered >= BUFFER, "the buffer is shorter"),
             (unknown == 0, "utilization was unknown for it"),
         ];
         let published = format!("unknown (clock_stepped, window_too_long) in {unknown}");
-        outcome(["nothing: neither was caused", &answer, &published], &claims)
+        outcome(["nothing: no clock step or full buffer was provoked", &answer, &published], &claims)
     }
 
     /// Terminates the GPU work of a client of the run's own MPS server.

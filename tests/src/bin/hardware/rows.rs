@@ -125,7 +125,8 @@ rows! {
         { "both processes compute at once" ["idle", "busy", "streams"] of ["busy", "streams"] [SAMPLED, BUSY] }
     "row-7" "the GPU was busy and no process was sampled: utilization is unknown (`unattributed`), never 0"
         { "a process computes 20 ms and rests 180 ms" ["idle", "bursts"] of ["bursts"] [NEVER_IDLE] }
-    "row-8" "the stamps of the driver never step back, and its buffer is longer than 5 s; else unknown" { part stamps }
+    "row-8" "the driver's timestamps never step back, and its buffer is longer than 5 s; otherwise utilization is unknown"
+        { part stamps }
     "row-4" "a client of MPS without a sample is published as 0 only where the GPU is calm"
         { "a client has a context, another computes"
           ["idle", "mps-idle", "mps-busy", "mps-server"] of ["mps-idle", "mps-busy"] [NEVER_IDLE] }

@@ -169,7 +169,8 @@ impl Run {
         let mut listed = None;
         until("the driver lists the worker", || {
             let now = self.read(0).unwrap_or_default();
-            // With the driver's pids unknown here, any new pid; else that could be the MPS server's.
+            // If the driver's pids are from another PID namespace, the first new pid is assumed to be the worker's.
+            // Otherwise the pid must match, because a new pid might be the MPS server's.
             listed = if self.setting.shares_pid_namespace {
                 now.lists_process(worker.pid).then_some(worker.pid)
             } else {

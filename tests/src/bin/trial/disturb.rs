@@ -205,7 +205,7 @@ impl Trial {
         self.note(Some(index), "continued by the trial".to_owned());
     }
 
-    /// Ends a target, whose pid a busy target gets at once.
+    /// Kills a target. As soon as its pid is free, a busy target is started with the same pid.
     fn reuse_pid(&mut self) -> Option<()> {
         let index = self.target()?;
         let old = &self.world.processes[index];

@@ -42,7 +42,7 @@ pub(crate) const RULES: [Rule; 5] = [
 ];
 
 impl Rule {
-    /// Returns a rule with this kind and these users of its targets. The grace periods are in
+    /// Returns a rule for targets of this kind that belong to these users. The grace periods are in
     /// milliseconds.
     const fn new(
         name: &'static str,

@@ -110,7 +110,7 @@ impl RuleEvaluator {
         }
     }
 
-    /// Returns the pick if it stays; else records the reason.
+    /// Returns the pick if it remains valid; otherwise records why it ended.
     fn still_picked(
         &self,
         (gpu, picked): (Needy, Picked),

@@ -25,7 +25,7 @@ pub(crate) struct Faults {
     /// The error that each function returns; `"*"` means all functions.
     pub(crate) errors: BTreeMap<String, String>,
     pub(crate) grow: Grow,
-    /// By how much a reported size is too large, as if this many processes had exited since.
+    /// By how much reported sizes are too large, as if this many processes exited before the next call.
     pub(crate) shrink: u32,
     pub(crate) garbage: Garbage,
 }

@@ -69,8 +69,7 @@ impl Witness {
         let why = policies.find_map(|policy| {
             policy.exempts(process).or_else(|| policy.watch.then(|| "its rule watches".to_owned()))
         });
-        // A helper may be young: what counts is the age of the target, and for a workload the age of its oldest
-        // process.
+        // A helper's own age does not matter, only the age of its target (of a workload: of its oldest process).
         let age = action.begun.saturating_sub(world.processes[process.root].born);
         let young = rule(&action.rule)
             .filter(|rule| age < rule.startup_grace && action.target.starts_with("process:"));
@@ -152,7 +151,7 @@ fn kill_violations(
     }
     if let Some(since) = process.stopped_at(at) {
         let continued = action.sent.iter().any(|(_, number, when)| *number == CONT && *when > since);
-        // After the grace period, a stopped process has also had its time.
+        // A process that was stopped only after the grace period had the whole period to exit.
         if !continued && since + Duration::from_millis(300) < at && since < from + grace {
             let text = format!("it was stopped {:?} before, and not continued", at.saturating_sub(since));
             faults.push(("a KILL of a process that could not run", text));
