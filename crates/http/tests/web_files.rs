@@ -162,7 +162,7 @@ fn certificates_that_cannot_be_shown_are_refused() {
         ),
         (
             "tls_server_config:\n  cert_file: server.crt\n  key_file: server.crt\n",
-            ":3: tls_server_config.key_file: server.crt: the file contains no PEM private key",
+            ":3: tls_server_config.key_file: server.crt: the file contains no unencrypted PEM private key",
         ),
         (
             "tls_server_config:\n  cert_file: server.crt\n  key_file: other.key\n",

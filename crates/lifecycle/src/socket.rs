@@ -2,7 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a deadline over several waits needs a clock")]
 
-use std::fs::{Permissions, create_dir_all, remove_file, set_permissions, symlink_metadata};
+use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -101,15 +101,13 @@ impl Write for Timed {
 }
 
 impl Socket {
-    /// Opens a listening socket, creates its directory if it does not exist, and replaces a stale socket. `what`
-    /// is its name in errors, such as `stream`.
+    /// Opens a listening socket, and replaces a stale socket. `what` is its name in errors, such as
+    /// `stream`.
     ///
     /// # Errors
     /// If a process is listening on the socket, the file is not a socket, or the directory cannot
     /// be used.
     pub fn open(path: &Path, what: &str) -> Result<Self> {
-        // An error is reported when the socket is created.
-        let _ = path.parent().map(create_dir_all);
         let bound = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 clear(path, what)?;
@@ -119,7 +117,7 @@ impl Socket {
         };
         bound.and_then(|listener| Self::prepare(listener, path)).map_err(|error| {
             let (name, why) = (path.display(), plain(&error));
-            anyhow!("cannot open the {what} socket {name}: {why}; its directory must be writable")
+            anyhow!("cannot open the {what} socket {name}: {why}; its directory must exist and be writable")
         })
     }
 
