@@ -382,3 +382,16 @@ fn overviews_stay_short() {
         assert!(lines <= 150, "{name} has {lines} lines");
     }
 }
+
+#[test]
+fn security_page_names_existing_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = fs::read_to_string(root.join("docs/security.md")).unwrap();
+    let table = page.split("## Promises and their tests").nth(1).unwrap().split("\n## ").next().unwrap();
+    let named: Vec<(&str, &str)> = table.split('`').filter_map(|code| code.split_once("::")).collect();
+    assert!(named.len() > 20, "{named:?}");
+    for (module, test) in named {
+        let source = fs::read_to_string(root.join(format!("tests/cases/{module}.rs"))).unwrap_or_default();
+        assert!(source.contains(&format!("#[test]\nfn {test}() {{")), "{module}::{test}");
+    }
+}
