@@ -271,6 +271,21 @@ fn redis_refusal_exits_with_unavailable() {
 }
 
 #[test]
+fn value_that_fills_memory_is_refused() {
+    let redis = pool("0");
+    let holder = hold(&redis, &["run"]);
+    let fill = "for _, key in ipairs(redis.call('KEYS', '*')) do \
+                if redis.call('TYPE', key).ok == 'hash' then \
+                redis.call('HSET', key, 'note', string.rep('x', 60 * 1024 * 1024)) end end return 'OK'";
+    let reply = Command::new("redis-cli").arg("-s").arg(redis.socket()).args(["EVAL", fill, "0"]).output();
+    assert!(stdout_of(&reply.unwrap()).starts_with("OK"));
+    let output = run(&redis, &["list"]);
+    assert_eq!(code(&output), 69, "{output:?}");
+    assert!(err(&output).contains("larger than 8 MiB"), "{output:?}");
+    end(holder, Signal::TERM);
+}
+
+#[test]
 fn silent_redis_times_out() {
     let redis = pool("0");
     let holder = hold(&redis, &["run"]);

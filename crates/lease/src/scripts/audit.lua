@@ -38,7 +38,11 @@ local counts = kind_of(COUNTS) == 'hash' and hash(COUNTS) or {}
 local append_only = string.match(call('INFO', 'persistence'), 'aof_enabled:(%d)')
 -- An empty table would be encoded as an object.
 local function list(parts) return '[' .. table.concat(parts, ',') .. ']' end
-return '{"now":' .. string.format('%.0f', now) .. ',"barrier":' .. (call('HGET', META, 'barrier') or 'null') .. ',"gpus":' .. list(gpus)
+local state = '{"now":' .. string.format('%.0f', now) .. ',"barrier":' .. (call('HGET', META, 'barrier') or 'null') .. ',"gpus":' .. list(gpus)
   .. ',"leases":' .. list(leases) .. ',"queue":' .. list(queue) .. ',"agents":' .. list(agents)
   .. ',"counts":' .. cjson.encode(counts) .. ',"waits_ms":' .. cjson.encode(WAITS)
   .. ',"append_only":' .. (append_only and tostring(append_only == '1') or 'null') .. '}'
+-- Anyone with access to the server can write any value. A client must not need memory for all of it.
+local MOST_BYTES = 8 * 1024 * 1024
+if #state > MOST_BYTES then return redis.error_reply('ERR the state of the pool is larger than 8 MiB') end
+return state
