@@ -53,7 +53,8 @@ fn paths_in_units_are_installed() {
         let setting =
             |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap();
         assert!(users.contains(&format!("u {} ", setting("User"))), "{users}");
-        assert!(directories.contains(&format!("d {} ", setting("ReadWritePaths"))), "{directories}");
+        let (parent, _) = setting("RuntimeDirectory").split_once('/').unwrap();
+        assert!(directories.contains(&format!("d /run/{parent} ")), "{directories}");
         assert!(staged.at(setting("EnvironmentFile").trim_start_matches('-')).is_file(), "{daemon}");
         let named = setting("ExecStart")
             .split_whitespace()

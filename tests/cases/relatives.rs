@@ -268,7 +268,7 @@ fn process_with_unreadable_cgroup_is_left_out() {
 #[test]
 fn process_table_over_the_limit_is_not_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
-    for pid in 100_000..100_000 + (16 << 10) {
+    for pid in 100_000..100_000 + (32 << 10) {
         // Hard links to one file are faster to create and remove than directories, and only the names
         // matter.
         std::fs::hard_link(procfs.path().join("stat"), procfs.path().join(pid.to_string())).unwrap();

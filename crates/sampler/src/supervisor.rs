@@ -194,7 +194,7 @@ impl Supervisor {
         let lost = self.left_behind.iter().filter_map(|worker| worker.gpu);
         let skip = skip.iter().copied().chain(builder.read.keys().copied()).chain(lost);
         let request = Request { skip: skip.collect(), also: builder.pids() };
-        worker.sample(&request, builder, self.settings.deadline * 2 / 5)
+        worker.sample(&request, builder, self.settings.deadline)
     }
 
     /// Returns the kind of worker to use. After reading `/proc` hung, command lines are read again once the
@@ -351,9 +351,10 @@ impl Worker {
         }
     }
 
-    /// Requests a sample, with time limit `step` for each step.
-    fn sample(&mut self, request: &Request, builder: &mut SampleBuilder, step: Duration) -> Ended {
+    /// Requests a sample. Each GPU may take two fifths of the deadline, and `/proc` four fifths.
+    fn sample(&mut self, request: &Request, builder: &mut SampleBuilder, deadline: Duration) -> Ended {
         let mut at = Step::Driver;
+        let mut step = deadline * 2 / 5;
         if self.channel.send(request).is_err() {
             return Ended::Died(at);
         }
@@ -369,7 +370,7 @@ impl Worker {
                     }
                 }
                 Heard::Message(WorkerMessage::Looking { count }) => {
-                    at = Step::Proc;
+                    (at, step) = (Step::Proc, deadline * 4 / 5);
                     builder.count = Some(count);
                 }
                 Heard::Message(WorkerMessage::Done(rest)) => {

@@ -23,8 +23,10 @@ use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Mps, SamplerSettings};
 
-/// Divisor of the deadline: the scan of all processes may take an eighth of it, and the whole step two fifths.
-const WALK_PART: u32 = 8;
+/// Divisors of the deadline: the scan of all processes may take half of it, and reading quotas an eighth. All reading
+/// of `/proc` may take four fifths.
+const WALK_PART: u32 = 2;
+const QUOTA_PART: u32 = 8;
 /// Time for which a worker skips processes without GPU memory, if its predecessor hung in `/proc`.
 const WALK_PAUSE: Duration = Duration::from_mins(5);
 
@@ -129,13 +131,13 @@ impl Worker {
             return self.device_file_scan.leave(is_requested, rest);
         }
         let deadline = self.settings.deadline;
-        let until = (Instant::now() + deadline / 5).min(began + deadline * 3 / 10);
+        let until = (Instant::now() + deadline / 5).min(began + deadline * 7 / 10);
         self.device_file_scan.run(&Interval { proc: processes.proc(), at: now(), until, is_requested }, rest);
     }
 
     fn scan_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
         let began = Instant::now();
-        let patience = self.patience();
+        let patience = self.patience(WALK_PART);
         let answer = match &self.processes {
             Ok(processes) => processes.answer(),
             Err(fault) => Err(*fault),
@@ -171,7 +173,7 @@ impl Worker {
 
     /// Reads the quota files, unless reading `/proc`, which identifies their processes, hung recently.
     fn read_quotas(&mut self, rest: &mut Rest) {
-        let (began, patience) = (Instant::now(), self.patience());
+        let (began, patience) = (Instant::now(), self.patience(QUOTA_PART));
         let (Some(quotas), Ok(processes)) = (&mut self.quotas, &self.processes) else { return };
         if patience.is_zero() {
             rest.quota_state = Some(SourceState::down(Fault::Timeout));
@@ -190,9 +192,9 @@ impl Worker {
 
     /// Returns the time limit for reading processes without GPU memory. It is zero for a while after reading
     /// `/proc` hung, because one of them may be the cause.
-    fn patience(&self) -> Duration {
+    fn patience(&self, part: u32) -> Duration {
         let shunned = self.settings.commands == Commands::Shunned && self.began.elapsed() < WALK_PAUSE;
-        if shunned { Duration::ZERO } else { self.settings.deadline / WALK_PART }
+        if shunned { Duration::ZERO } else { self.settings.deadline / part }
     }
 }
 

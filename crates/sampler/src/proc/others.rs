@@ -26,6 +26,8 @@ pub(crate) struct Others {
     /// Processes of this interval with the `comm` of an MPS program.
     named_mps: Vec<Stat>,
     interval: u64,
+    /// Whether properties that are only slightly outdated are kept, because time is short.
+    pub(crate) hurries: bool,
     ticks_per_second: f64,
 }
 
@@ -40,6 +42,7 @@ struct Known {
     key: ProcessKey,
     ppid: u32,
     session: u32,
+    read: Duration,
     fresh_until: Duration,
     interval: u64,
     uid: Option<u32>,
@@ -74,6 +77,7 @@ impl Others {
             kernel_threads_now: Vec::new(),
             named_mps: Vec::new(),
             interval: 0,
+            hurries: false,
             ticks_per_second,
         }
     }
@@ -81,6 +85,7 @@ impl Others {
     /// Starts a new interval.
     pub(crate) fn begin(&mut self) {
         self.interval += 1;
+        self.hurries = false;
         self.kernel_threads_now.clear();
         self.named_mps.clear();
     }
@@ -110,7 +115,8 @@ impl Others {
         if stat.comm == Role::COMM {
             self.named_mps.push(stat.clone());
         }
-        let fresh = self.known.get(&pid).is_some_and(|known| known.holds(&stat, now));
+        let hurries = self.hurries;
+        let fresh = self.known.get(&pid).is_some_and(|known| known.holds(&stat, now, hurries));
         if !fresh {
             let known = self.identify(proc, &stat, now)?;
             self.known.insert(pid, known);
@@ -160,10 +166,12 @@ impl Others {
     }
 
     /// Returns until when the properties of a process may be cached. Most changes of cgroup or program happen
-    /// soon after the start, so the younger the process, the shorter the time.
+    /// soon after the start, so the younger the process, the shorter the time. The maximum differs by pid, so
+    /// that processes that were read together are not renewed together.
     fn fresh(&self, stat: &Stat, now: Duration) -> Duration {
         let age = now.as_secs_f64() - seconds(stat.key.start_ticks, self.ticks_per_second);
-        now + Duration::try_from_secs_f64(age).unwrap_or_default().min(FRESH)
+        let most = FRESH / 2 + FRESH / 128 * (stat.key.pid % 64);
+        now + Duration::try_from_secs_f64(age).unwrap_or_default().min(most)
     }
 
     /// Drops processes that were not read in this interval. Call it after a complete scan.
@@ -183,6 +191,7 @@ impl Others {
             key: stat.key,
             ppid: stat.ppid,
             session: stat.session,
+            read: now,
             fresh_until: if cgroup.home == Home::Unknown { now } else { self.fresh(stat, now) },
             interval: self.interval,
             uid: process.owner().ok(),
@@ -193,11 +202,12 @@ impl Others {
 }
 
 impl Known {
-    fn holds(&self, stat: &Stat, now: Duration) -> bool {
+    fn holds(&self, stat: &Stat, now: Duration, hurries: bool) -> bool {
         let same = self.key == stat.key && self.ppid == stat.ppid && self.session == stat.session;
         // cgroup v1 shows every zombie in the root cgroup, so keep the earlier cgroup.
         let ended = self.key == stat.key && stat.state == State::Zombie;
-        ended || (same && now < self.fresh_until)
+        let more = if hurries { self.fresh_until.saturating_sub(self.read) } else { Duration::ZERO };
+        ended || (same && now < self.fresh_until + more)
     }
 }
 
@@ -232,4 +242,44 @@ fn fits(path: &str) -> bool {
 #[expect(clippy::cast_precision_loss, reason = "2^53 ticks are three million years")]
 pub(crate) fn seconds(ticks: u64, per_second: f64) -> f64 {
     ticks as f64 / per_second
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(pid: u32) -> Stat {
+        let line = format!("{pid} (sleep) S 1 {pid} {pid} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0 0");
+        bailiff_snapshot::stat::parse(line.as_bytes()).expect("a line of /proc/PID/stat")
+    }
+
+    #[test]
+    fn cached_properties_of_old_processes_do_not_expire_together() {
+        let (others, now) = (Others::new(100.0), Duration::from_secs(100_000));
+        let times: Vec<Duration> = (1..=64).map(|pid| others.fresh(&stat(pid), now) - now).collect();
+        assert!(times.iter().all(|time| (FRESH / 2..=FRESH).contains(time)), "{times:?}");
+        let distinct: std::collections::BTreeSet<&Duration> = times.iter().collect();
+        assert_eq!(distinct.len(), 64);
+    }
+
+    #[test]
+    fn outdated_properties_are_kept_once_while_time_is_short() {
+        let seconds = Duration::from_secs;
+        let known = Known {
+            key: stat(7).key,
+            ppid: 1,
+            session: 7,
+            read: seconds(100),
+            fresh_until: seconds(140),
+            interval: 1,
+            uid: Some(1000),
+            cgroup: cgroup(&mut HashMap::new(), b"0::/here\n"),
+            program: None,
+        };
+        let holds = |at, hurries| known.holds(&stat(7), seconds(at), hurries);
+        assert_eq!([139, 140, 179, 180].map(|at| holds(at, false)), [true, false, false, false]);
+        assert_eq!([139, 140, 179, 180].map(|at| holds(at, true)), [true, true, true, false]);
+        let moved = Stat { session: 8, ..stat(7) };
+        assert!(!known.holds(&moved, seconds(120), true), "a process that changed is read again");
+    }
 }

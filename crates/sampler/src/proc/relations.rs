@@ -17,7 +17,7 @@ use super::threads;
 use crate::settings::{Claims, Commands, Mps, SamplerSettings};
 
 /// Maximum number of processes; a node with more is not scanned.
-const MOST: usize = 16 << 10;
+const MOST: usize = 32 << 10;
 
 /// Maximum number of ancestors; a longer chain is not reported.
 const MOST_ANCESTORS: usize = 64;
@@ -27,6 +27,8 @@ const MOST_ANCESTORS: usize = 64;
 pub(crate) struct Time {
     /// Start, as time since boot.
     pub(crate) now: Duration,
+    /// From then on, the scan does not renew cached properties that are only slightly outdated.
+    hurry_from: Instant,
     /// Deadline of the scan of all processes.
     walk_until: Instant,
     /// Deadline of the search for holders' ancestors, which replaces an incomplete scan.
@@ -37,7 +39,8 @@ impl Time {
     /// Starts the time limit.
     pub(crate) fn of(now: Duration, patience: Duration) -> Self {
         let began = Instant::now();
-        Self { now, walk_until: began + patience / 2, climb_until: began + patience }
+        let walk_until = began + patience * 3 / 4;
+        Self { now, hurry_from: began + patience / 4, walk_until, climb_until: began + patience }
     }
 }
 
@@ -157,9 +160,12 @@ impl Relations {
             if self.table.contains_key(&listed.0) {
                 continue;
             }
-            if Instant::now() >= time.walk_until {
+            let instant = Instant::now();
+            // The next scan continues: it does not read the cached properties again.
+            if instant >= time.walk_until {
                 return Err(Gap::Unreadable);
             }
+            self.others.hurries = instant >= time.hurry_from;
             match self.others.listed(proc, listed, time.now) {
                 Ok(Some(other)) => self.enter(other),
                 // A kernel thread, or a process that has exited meanwhile.
