@@ -29,13 +29,11 @@ use clap::CommandFactory;
 use flags::{Command, Flags};
 
 /// Returns the clap definition of all commands.
-#[must_use]
 pub fn flags() -> clap::Command {
     Flags::command()
 }
 
 /// Runs the command given by the program's name and arguments.
-#[must_use]
 pub fn main() -> ExitCode {
     let mut args = std::env::args_os();
     match args.next() {

@@ -358,7 +358,6 @@ impl Drop for Shared {
 
 impl Sent {
     /// Converts a duration to milliseconds.
-    #[must_use]
     pub fn millis(time: Duration) -> u64 {
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
     }

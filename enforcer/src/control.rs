@@ -32,14 +32,12 @@ pub enum Question {
 
 impl Question {
     /// Returns whether the request changes what the daemon does.
-    #[must_use]
     pub const fn changes(&self) -> bool {
         matches!(self, Self::Pause { .. } | Self::Resume | Self::Reload)
     }
 }
 
 /// Returns whether a client may change what the daemon does: root and members of the socket's group may.
-#[must_use]
 pub fn may_change(peer: &Peer, socket_gid: u32) -> bool {
     peer.is_root_or_in(socket_gid)
 }

@@ -33,7 +33,6 @@ pub struct Content {
 }
 
 /// Returns the context in which a policy is loaded; `now` is the time since the Unix epoch.
-#[must_use]
 pub fn context(now: Duration) -> LoadContext {
     LoadContext { now, is_redis_address: |address| bailiff_lease::check(address).is_ok() }
 }
@@ -75,7 +74,6 @@ fn reading(path: &Path) -> io::Result<(Stamp, Content)> {
 }
 
 /// Returns the name of a policy: SHA-256 of its file, hexadecimal.
-#[must_use]
 pub fn name(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut name, byte| {
         // Writing to a String cannot fail.

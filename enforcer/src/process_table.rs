@@ -111,7 +111,6 @@ impl Processes {
     }
 
     /// Reads a process by its pid in our own PID namespace; `None` if that fails or `/proc` shows another one.
-    #[must_use]
     pub fn own_person(&self, pid: u32) -> Option<ProcessInfo> {
         self.own().ok()?;
         self.person(pid).ok()?
@@ -144,14 +143,12 @@ impl Processes {
     }
 
     /// Returns the content of `/proc/PID/cgroup`; `None` if it cannot be read.
-    #[must_use]
     pub fn cgroup(&self, pid: u32) -> Option<String> {
         self.proc.process(pid).and_then(|process| process.text("cgroup")).ok()
     }
 
     /// Returns whether a process sees the same file at a path as this program does: its root or mount namespace may
     /// differ. `None` if that cannot be read.
-    #[must_use]
     pub fn sees_same(&self, pid: u32, path: &str) -> Option<bool> {
         let theirs =
             self.proc.process(pid).and_then(|process| process.attributes(&format!("root{path}"))).ok()?;
@@ -160,7 +157,6 @@ impl Processes {
     }
 
     /// Returns whether a process catches or ignores a signal instead of ending; `None` if that is unknown.
-    #[must_use]
     pub fn heeds(&self, pid: u32, signal: i32) -> Option<bool> {
         let text = self.proc.process(pid).and_then(|process| process.bytes("status")).ok()?;
         let status = Status::new(&text);
@@ -169,13 +165,11 @@ impl Processes {
     }
 
     /// Returns whether a process is in a nested PID namespace; `None` if it has ended or that is unknown.
-    #[must_use]
     pub fn nested(&self, pid: u32) -> Option<bool> {
         Some(self.proc.process(pid).ok()?.inner_pids().ok()?.len() > 1)
     }
 
     /// Returns the program that a process runs. A part that is unreadable, too long or read too late is unknown.
-    #[must_use]
     pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Program {
         let checked = self.proc.process(key.pid).and_then(|process| process.check(key).map(|()| process));
         let Ok(process) = checked else { return Program::default() };
@@ -186,13 +180,11 @@ impl Processes {
     }
 
     /// Returns the path of a process's program, if it is readable.
-    #[must_use]
     pub fn program(&self, pid: u32) -> Option<String> {
         self.proc.process(pid).and_then(|process| process.exe()).ok()
     }
 
     /// Returns the value of an environment variable of a process, if it is readable.
-    #[must_use]
     pub fn variable(&self, pid: u32, name: &str) -> Option<String> {
         self.proc.process(pid).ok()?.variable(name)
     }

@@ -84,7 +84,6 @@ pub enum Reason {
 
 impl StreamError {
     /// Returns the reason as a label value.
-    #[must_use]
     pub const fn reason(&self) -> Reason {
         match self {
             Self::NoListener(_) => Reason::NoListener,

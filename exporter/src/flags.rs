@@ -67,8 +67,8 @@ pub struct Flags {
     #[arg(long)]
     pub trust_pid_namespace: bool,
     /// Redis server of the lease pool: `redis://[USER:PASSWORD@]HOST:PORT/DB` or `redis+unix:///PATH`. Leases
-    /// are shown only if this is set. If the URL contains a password, pass it in LEASE_REDIS_URL, because
-    /// other users can read the command line.
+    /// are shown only if this is set. If the URL contains a password, pass it in the environment variable,
+    /// because other users can read the command line.
     #[arg(long = "lease.redis", value_name = "URL", env = "LEASE_REDIS_URL", hide_env_values = true)]
     pub lease_redis: Option<String>,
     /// Prefix of the pool's Redis keys, the same as --redis-prefix in GPU.py.

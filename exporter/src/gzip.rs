@@ -58,7 +58,6 @@ impl Write for Packer {
 
 impl Packed {
     /// Returns the complete member in two pieces, with `tail` at its end.
-    #[must_use]
     pub fn with_tail(&self, tail: &[u8]) -> [Bytes; 2] {
         let mut end = Vec::with_capacity(tail.len() + 16);
         store(tail, &mut end);

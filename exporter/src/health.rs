@@ -17,7 +17,6 @@ pub struct Health {
 
 impl Health {
     /// Returns whether the newest snapshot is at most two intervals plus the deadline old.
-    #[must_use]
     pub fn current(&self) -> bool {
         self.seen && self.age <= self.interval * 2 + self.deadline
     }

@@ -49,7 +49,6 @@ pub struct Watching {
 
 impl Watching {
     /// Creates the source without pollers; samples start them.
-    #[must_use]
     pub fn new(source: Box<dyn SampleSource>, settings: MpsSettings) -> Self {
         Self { source, settings, pollers: BTreeMap::new() }
     }

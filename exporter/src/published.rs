@@ -81,7 +81,6 @@ pub struct Published {
 impl Published {
     /// Prepares a snapshot for publication. `began` is the start of the sample since boot, and `most` the
     /// maximum number of processes with series of their own.
-    #[must_use]
     pub fn new(snapshot: Snapshot, began: Duration, most: usize, previous: Option<&Self>) -> Self {
         let selection = Selection::of(&snapshot, most);
         let left_out = selection.left_out_of(snapshot.processes.len());
@@ -101,7 +100,6 @@ impl Published {
     }
 
     /// Returns the age of the snapshot; `now` is the time since boot, including suspend.
-    #[must_use]
     pub const fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.began)
     }
@@ -123,13 +121,11 @@ impl Published {
     }
 
     /// Returns the content of the static part.
-    #[must_use]
     pub fn content(&self) -> Content<'_> {
         Content { snapshot: &self.snapshot, selection: &self.selection, dropped: self.dropped }
     }
 
     /// Returns the snapshot as a line of JSON, for the stream and the record.
-    #[must_use]
     pub fn line(&self) -> Bytes {
         let line = || {
             wire::write(&self.snapshot)

@@ -22,7 +22,6 @@ pub struct Failures(Arc<AtomicU64>);
 
 impl Failures {
     /// Returns the number of snapshots that could not be written.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -50,7 +49,6 @@ impl Record {
     }
 
     /// Returns the shared count of failures, which is published while the record runs.
-    #[must_use]
     pub fn failures(&self) -> Failures {
         self.failures.clone()
     }

@@ -24,7 +24,6 @@ impl Page {
     const ALL: [Self; 5] = [Self::Telemetry, Self::Landing, Self::Healthy, Self::Ready, Self::Other];
 
     /// Returns the page at a path.
-    #[must_use]
     pub fn of(path: &str, telemetry: &str) -> Self {
         let mut known = Self::ALL.into_iter().filter(|page| *page != Self::Other);
         known.find(|page| page.path(telemetry) == path).unwrap_or(Self::Other)
@@ -84,13 +83,11 @@ impl Requests {
     }
 
     /// Returns the number of refused connections.
-    #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
 
     /// Returns all counts above 0.
-    #[must_use]
     pub fn counts(&self, telemetry: &str) -> Vec<Count> {
         let mut counts = Vec::new();
         for page in Page::ALL {

@@ -14,20 +14,17 @@ impl Sum {
     pub const ZERO: Self = Self(Some(0));
 
     /// Returns the sum plus one part.
-    #[must_use]
     pub fn plus(self, part: Option<u64>) -> Self {
         let sum = self.0.zip(part).and_then(|(sum, part)| sum.checked_add(part));
         Self(sum)
     }
 
     /// Returns the sum of both.
-    #[must_use]
     pub fn join(self, other: Self) -> Self {
         self.plus(other.0)
     }
 
     /// Returns the sum; `None` if a part is unknown.
-    #[must_use]
     pub const fn known(self) -> Option<u64> {
         self.0
     }
@@ -49,7 +46,6 @@ pub struct Selection {
 impl Selection {
     /// Selects at most `most` processes of a snapshot: those with the most memory over all GPUs. A process
     /// with unknown memory comes first, because it may hold any amount; on a tie, the lower pid comes first.
-    #[must_use]
     pub fn of(snapshot: &Snapshot, most: usize) -> Self {
         if snapshot.processes.len() <= most {
             return Self { shown: None };
@@ -70,13 +66,11 @@ impl Selection {
     }
 
     /// Returns whether this process is selected.
-    #[must_use]
     pub fn shows(&self, id: ProcessId) -> bool {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&id))
     }
 
     /// Returns the number of processes that are not selected, if there are `processes` in total.
-    #[must_use]
     pub fn left_out_of(&self, processes: usize) -> u64 {
         self.shown.as_ref().map_or(0, |shown| (processes - shown.len().min(processes)) as u64)
     }

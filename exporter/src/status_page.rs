@@ -45,7 +45,6 @@ pub struct Links<'a> {
 
 impl View<'_> {
     /// Renders the page.
-    #[must_use]
     pub fn html(&self) -> String {
         let refresh = self.refreshes.then_some(self.health.interval);
         let heading = format!("GPUs on {}", self.node);

@@ -27,7 +27,6 @@ pub struct Clients(Arc<AtomicU64>);
 
 impl Clients {
     /// Returns the number of connected clients.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.0.load(Relaxed)
     }

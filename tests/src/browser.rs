@@ -66,7 +66,6 @@ impl Screen {
     pub const PHONE: Self = Self { width: 360, height: 740, mobile: true, scheme: Scheme::Light };
 
     /// Returns the same screen with the dark scheme.
-    #[must_use]
     pub const fn dark(self) -> Self {
         Self { scheme: Scheme::Dark, ..self }
     }
@@ -89,7 +88,6 @@ impl Browser {
     ///
     /// # Panics
     /// If `tests/setup chromium` has not been run.
-    #[must_use]
     pub fn start() -> Self {
         let profile = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new("sh");
@@ -177,7 +175,6 @@ impl Browser {
 
     /// Returns the browser's error messages since the visit, such as violations of the content security policy and
     /// missing files.
-    #[must_use]
     pub fn console_errors(&self) -> Vec<String> {
         let entries = self.events.iter().filter(|event| event["method"] == "Log.entryAdded");
         entries.map(|event| event["params"]["entry"]["text"].to_string()).collect()

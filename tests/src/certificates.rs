@@ -17,7 +17,6 @@ pub struct Pair {
 
 impl Authority {
     /// Creates an authority with this name.
-    #[must_use]
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -27,19 +26,16 @@ impl Authority {
     }
 
     /// Returns the authority's own certificate in PEM.
-    #[must_use]
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
     /// Returns a certificate with these names that is valid for a long time.
-    #[must_use]
     pub fn signs(&self, names: &[&str]) -> Pair {
         self.signs_until(2100, names)
     }
 
     /// Returns a certificate with these names that is valid until the start of this year.
-    #[must_use]
     pub fn signs_until(&self, year: i32, names: &[&str]) -> Pair {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "test");

@@ -17,7 +17,6 @@ impl Slice {
     ///
     /// # Panics
     /// If the slice cannot be created, which needs root and a writable `/sys/fs/cgroup`.
-    #[must_use]
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -31,7 +30,6 @@ impl Slice {
     }
 
     /// Returns the path of a cgroup below the slice, as in `/proc/PID/cgroup`.
-    #[must_use]
     pub fn path(&self, below: &str) -> String {
         format!("/{}/{below}", self.name)
     }
@@ -45,7 +43,6 @@ impl Slice {
     }
 
     /// Like [`Self::take`], for a process that may have exited. Returns whether the process was moved.
-    #[must_use]
     pub fn try_take(&self, below: &str, pid: u32) -> bool {
         let directory = self.mount.join(&self.name).join(below);
         fs::create_dir_all(&directory).expect("a cgroup can be created");

@@ -19,7 +19,6 @@ pub struct Machine {
 }
 
 /// Returns the UUID of the fake driver's GPU with this number, by which processes share a quota.
-#[must_use]
 pub fn uuid(gpu: u8) -> [u8; 16] {
     let mut uuid = *b"\0\0\0\0\0\0\x40\0\x80\0\0\0\0\0\0\0";
     uuid[15] = gpu + 1;
@@ -35,7 +34,6 @@ impl Machine {
     ///
     /// # Panics
     /// If a file cannot be written or the driver is not built.
-    #[must_use]
     pub fn new() -> Self {
         let machine = Self { directory: tempfile::tempdir().expect("a temporary directory") };
         fs::write(machine.path("truth"), "").expect("the record is writable");
@@ -46,7 +44,6 @@ impl Machine {
     }
 
     /// Returns the path of a file in the machine's directory.
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -55,7 +52,6 @@ impl Machine {
     ///
     /// # Panics
     /// If the quota cannot be created.
-    #[must_use]
     pub fn quota(&self, limit: u64) -> PathBuf {
         let path = self.path("quota");
         bailiff_ledger::create(&path, &[(uuid(0), limit)]).expect("a quota can be created");
@@ -84,7 +80,6 @@ impl Machine {
 
     /// Returns a command that runs the test program `client.c` with this interface to the driver (`dl`, `proc`,
     /// `linked`, …) and these calls.
-    #[must_use]
     pub fn client(&self, interface: &str, calls: &[&str]) -> Command {
         let mut command = self.program(client(interface));
         command.arg(interface).args(calls);
@@ -92,7 +87,6 @@ impl Machine {
     }
 
     /// Returns the memory that all processes have currently allocated on a GPU.
-    #[must_use]
     pub fn used(&self, gpu: usize) -> u64 {
         let words = self.truth();
         let row = 2 + GPUS;
@@ -102,7 +96,6 @@ impl Machine {
     }
 
     /// Returns the peak of the allocations on a GPU.
-    #[must_use]
     pub fn peak(&self, gpu: usize) -> u64 {
         self.truth()[GPUS + gpu]
     }
@@ -128,19 +121,16 @@ fn started(pid: u64) -> Option<u64> {
 }
 
 /// Returns the path of the quota library.
-#[must_use]
 pub fn library() -> PathBuf {
     programs::built("libbailiff_quota.so")
 }
 
 /// Returns the test program for an interface to the driver. `linked` needs a program that is linked with the driver.
-#[must_use]
 pub fn client(interface: &str) -> PathBuf {
     if interface == "linked" { linked("client", &["-DLINKED"]) } else { compiled("client", &[]) }
 }
 
 /// Returns a C program that is linked with the driver.
-#[must_use]
 pub fn linked(name: &str, flags: &[&str]) -> PathBuf {
     let machine = Machine::new();
     let directory = format!("-L{}", machine.directory.path().display());
@@ -148,7 +138,6 @@ pub fn linked(name: &str, flags: &[&str]) -> PathBuf {
 }
 
 /// Returns a C program from `tests/fixtures/quota`, compiled once for each set of flags.
-#[must_use]
 pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     build(name, flags, flags)
 }
@@ -178,7 +167,6 @@ fn build(name: &str, flags: &[&str], key: &[&str]) -> PathBuf {
 ///
 /// # Panics
 /// If the client fails.
-#[must_use]
 pub fn answers(command: &mut Command) -> Vec<Vec<i64>> {
     let output = output(command);
     let line = |line: &str| -> Vec<i64> {
@@ -191,7 +179,6 @@ pub fn answers(command: &mut Command) -> Vec<Vec<i64>> {
 }
 
 /// Returns only the driver's codes.
-#[must_use]
 pub fn codes(command: &mut Command) -> Vec<i64> {
     answers(command).iter().map(|answer| *answer.last().expect("a code")).collect()
 }
@@ -200,7 +187,6 @@ pub fn codes(command: &mut Command) -> Vec<i64> {
 ///
 /// # Panics
 /// If the program fails.
-#[must_use]
 pub fn output(command: &mut Command) -> Output {
     let output = command.stdin(Stdio::null()).output().expect("a test program starts");
     assert!(output.status.success(), "{command:?}: {output:?}");
@@ -221,7 +207,6 @@ impl Drop for Running {
 ///
 /// # Panics
 /// If the allocator is not installed.
-#[must_use]
 pub fn allocator(name: &str) -> OsString {
     let directory = programs::root().join("target/tools/allocators/usr/lib");
     let directories = fs::read_dir(&directory).into_iter().flatten().filter_map(Result::ok);

@@ -26,7 +26,6 @@ impl Daemon {
     ///
     /// # Panics
     /// If the daemon does not listen.
-    #[must_use]
     pub fn spawn(name: &'static str, mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let stderr = child.stderr.take().expect("stderr is piped");
@@ -49,19 +48,16 @@ impl Daemon {
     }
 
     /// Returns the address on which the daemon listens.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Returns the daemon's pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Returns the log so far.
-    #[must_use]
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
     }
@@ -75,7 +71,6 @@ impl Daemon {
     ///
     /// # Panics
     /// If the daemon does not respond with a page.
-    #[must_use]
     pub fn page(&self) -> Page {
         let answer = http::get(self.address, "/metrics", &[]).expect("the program responds");
         assert_eq!(answer.status, 200, "{}", answer.text());

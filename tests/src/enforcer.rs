@@ -38,7 +38,6 @@ impl Enforcer {
     ///
     /// # Panics
     /// If the enforcer does not listen.
-    #[must_use]
     pub fn start(home: &Home, arguments: &[&str]) -> Self {
         let mut command = command(home);
         command.args(arguments);
@@ -49,7 +48,6 @@ impl Enforcer {
     ///
     /// # Panics
     /// If the enforcer does not listen.
-    #[must_use]
     pub fn spawn(home: &Home, command: Command) -> Self {
         Self { daemon: Daemon::spawn("enforcer", command), control: home.control() }
     }
@@ -58,7 +56,6 @@ impl Enforcer {
     ///
     /// # Panics
     /// If the enforcer does not respond.
-    #[must_use]
     pub fn query(&self, question: &Value) -> Value {
         let mut socket = UnixStream::connect(&self.control).expect("the control socket");
         writeln!(socket, "{question}").expect("a request can be sent");
@@ -68,7 +65,6 @@ impl Enforcer {
     }
 
     /// Returns the enforcer's status.
-    #[must_use]
     pub fn status(&self) -> Value {
         self.query(&json!({"command": "status"}))["status"].take()
     }
@@ -79,7 +75,6 @@ impl Enforcer {
     }
 
     /// Returns the streak of a process under the only rule, or 0 if the process has no streak.
-    #[must_use]
     pub fn streak(&self, pid: u32) -> u64 {
         streak(&self.status(), pid)
     }
@@ -90,7 +85,6 @@ impl Enforcer {
     }
 
     /// Returns the number of the last snapshot that was evaluated.
-    #[must_use]
     pub fn seq(&self) -> u64 {
         self.status()["stream"]["seq"].as_u64().unwrap_or_default()
     }
@@ -103,7 +97,6 @@ impl Enforcer {
     }
 
     /// Returns whether destructive actions are held for this reason.
-    #[must_use]
     pub fn is_held(&self, hold: &str) -> bool {
         self.page().value("bailiff_hold_active", &[("hold", hold)]) == Some(1.0)
     }
@@ -117,7 +110,6 @@ impl Enforcer {
     ///
     /// # Panics
     /// If the command cannot be started.
-    #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(programs::enforcer());
         command.args(arguments).arg("--control").arg(&self.control);
@@ -126,7 +118,6 @@ impl Enforcer {
 }
 
 /// Returns the pending action against a process.
-#[must_use]
 pub fn pending(status: &Value, pid: u32) -> Option<&Value> {
     let name = format!("process:{pid}@");
     let all = status["pending"].as_array()?;
@@ -134,13 +125,11 @@ pub fn pending(status: &Value, pid: u32) -> Option<&Value> {
 }
 
 /// Returns the streak of a process in a status, or 0 if the process has no streak.
-#[must_use]
 pub fn streak(status: &Value, pid: u32) -> u64 {
     pending(status, pid).and_then(|pending| pending["streak"].as_u64()).unwrap_or_default()
 }
 
 /// Returns the enforcer's command in a directory, not started.
-#[must_use]
 pub fn command(home: &Home) -> Command {
     let mut command = Command::new(programs::enforcer());
     command.args(arguments(home));
@@ -148,7 +137,6 @@ pub fn command(home: &Home) -> Command {
 }
 
 /// Returns the enforcer's command line in a directory.
-#[must_use]
 pub fn arguments(home: &Home) -> Vec<String> {
     let path = |path: PathBuf| path.display().to_string();
     let devices = path(home.path().join("nvidia"));
@@ -172,7 +160,6 @@ pub fn arguments(home: &Home) -> Vec<String> {
 ///
 /// # Panics
 /// If the command cannot be started.
-#[must_use]
 pub fn run(arguments: &[&str]) -> Output {
     Command::new(programs::enforcer()).args(arguments).output().expect("the enforcer starts")
 }

@@ -35,7 +35,6 @@ impl Exporter {
     ///
     /// # Panics
     /// If the exporter does not listen.
-    #[must_use]
     pub fn start(scenario: &Scenario, arguments: &[&str]) -> Self {
         let mut command = command(scenario);
         command.args(TICKS).args(arguments);
@@ -46,7 +45,6 @@ impl Exporter {
     ///
     /// # Panics
     /// If the exporter does not listen.
-    #[must_use]
     pub fn spawn(command: Command) -> Self {
         Self::spawn_at(command, "127.0.0.1:0".parse().expect("an address"))
     }
@@ -55,14 +53,12 @@ impl Exporter {
     ///
     /// # Panics
     /// If the exporter does not listen.
-    #[must_use]
     pub fn spawn_at(mut command: Command, address: SocketAddr) -> Self {
         command.args(["--web.listen-address", &address.to_string()]);
         Self(Daemon::spawn("exporter", command))
     }
 
     /// Returns the number of the newest snapshot.
-    #[must_use]
     pub fn tick(&self) -> f64 {
         self.page().value("bailiff_snapshots_total", &[]).unwrap_or_default()
     }
@@ -80,7 +76,6 @@ impl Exporter {
     ///
     /// # Panics
     /// If `/proc` cannot be read.
-    #[must_use]
     pub fn children(&self, role: &str) -> Vec<u32> {
         let all = std::fs::read_dir("/proc").expect("there is a /proc");
         let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -99,7 +94,6 @@ impl Exporter {
 }
 
 /// Returns the exporter's command with the fake driver, not started.
-#[must_use]
 pub fn command(scenario: &Scenario) -> Command {
     let mut command = Command::new(programs::exporter());
     command.arg("--nvml-library").arg(programs::fake_nvml()).env("FAKE_NVML_SCENARIO", scenario.path());
@@ -110,7 +104,6 @@ pub fn command(scenario: &Scenario) -> Command {
 ///
 /// # Panics
 /// If the command cannot be started.
-#[must_use]
 pub fn run(arguments: &[&str]) -> Output {
     Command::new(programs::exporter()).args(arguments).output().expect("the exporter starts")
 }

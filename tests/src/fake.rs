@@ -18,7 +18,6 @@ impl Scenario {
     ///
     /// # Panics
     /// If the file cannot be written.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         let scenario = Self { directory: tempfile::tempdir().expect("a temporary directory") };
         scenario.set(text);
@@ -29,7 +28,6 @@ impl Scenario {
     ///
     /// # Panics
     /// If there is no scenario with this name.
-    #[must_use]
     pub fn named(name: &str) -> Self {
         let path = programs::root().join("tests/fakes/nvml/scenarios").join(format!("{name}.yaml"));
         Self::new(&fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
@@ -50,13 +48,11 @@ impl Scenario {
     }
 
     /// Returns the path of the file.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.directory.path().join("scenario.yaml")
     }
 
     /// Returns a directory with the same lifetime.
-    #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }

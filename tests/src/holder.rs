@@ -17,7 +17,6 @@ impl Holder {
     ///
     /// # Panics
     /// If the process cannot be started.
-    #[must_use]
     pub fn sleeping() -> Self {
         Self(Command::new("sleep").arg("infinity").process_group(0).spawn().expect("sleep starts"))
     }
@@ -26,7 +25,6 @@ impl Holder {
     ///
     /// # Panics
     /// If the process cannot be started.
-    #[must_use]
     pub fn sleeping_as(uid: u32) -> Self {
         let mut command = Command::new("sleep");
         Self(command.arg("infinity").process_group(0).uid(uid).spawn().expect("sleep starts"))
@@ -36,7 +34,6 @@ impl Holder {
     ///
     /// # Panics
     /// If the program does not start or does not print a line.
-    #[must_use]
     pub fn python(program: &str) -> Self {
         let mut command = Command::new(programs::python());
         let mut child = command
@@ -53,7 +50,6 @@ impl Holder {
     }
 
     /// Returns the pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -83,7 +79,6 @@ impl Session {
     ///
     /// # Panics
     /// If the program cannot be started.
-    #[must_use]
     pub fn of(program: &[&str]) -> Self {
         // setsid executes the program without a fork, because a child of ours does not lead a
         // process group.
@@ -92,13 +87,11 @@ impl Session {
     }
 
     /// Returns the pid of the leader.
-    #[must_use]
     pub fn leader(&self) -> u32 {
         self.0.id()
     }
 
     /// Waits for a child of the leader with this name, and returns its pid.
-    #[must_use]
     pub fn child(&self, name: &str) -> u32 {
         child(self.leader(), name)
     }
@@ -122,14 +115,12 @@ fn pid(pid: u32) -> Option<Pid> {
 }
 
 /// Waits for a child of this process with this name, and returns its pid.
-#[must_use]
 pub fn child(parent: u32, name: &str) -> u32 {
     let comm = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     until(name, || children(parent).into_iter().find(|pid| comm(pid).trim_end() == name))
 }
 
 /// Returns the children of a process.
-#[must_use]
 pub fn children(parent: u32) -> Vec<u32> {
     let path = format!("/proc/{parent}/task/{parent}/children");
     let children = std::fs::read_to_string(path).unwrap_or_default();

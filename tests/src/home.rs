@@ -19,7 +19,6 @@ impl Home {
     ///
     /// # Panics
     /// If a file cannot be written.
-    #[must_use]
     pub fn new() -> Self {
         let home = Self(tempfile::tempdir().expect("a temporary directory"));
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("the directory is writable");
@@ -30,7 +29,6 @@ impl Home {
     }
 
     /// Creates a directory with these rules.
-    #[must_use]
     pub fn with(rules: &str) -> Self {
         let home = Self::new();
         home.write(rules);
@@ -38,43 +36,36 @@ impl Home {
     }
 
     /// Returns the path of the directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// Returns the path of the rules.
-    #[must_use]
     pub fn rules(&self) -> PathBuf {
         self.path().join("rules.yaml")
     }
 
     /// Returns the path of the exporter's stream socket.
-    #[must_use]
     pub fn stream(&self) -> PathBuf {
         self.path().join("stream.sock")
     }
 
     /// Returns the path of the control socket.
-    #[must_use]
     pub fn control(&self) -> PathBuf {
         self.path().join("control.sock")
     }
 
     /// Returns the path of the state directory, which is kept across restarts.
-    #[must_use]
     pub fn state(&self) -> PathBuf {
         self.path().join("state")
     }
 
     /// Returns the path of the audit log.
-    #[must_use]
     pub fn audit(&self) -> PathBuf {
         self.path().join("audit.jsonl")
     }
 
     /// Returns the path of the stand-in for a device file.
-    #[must_use]
     pub fn device(&self) -> PathBuf {
         self.path().join("nvidia0")
     }
@@ -83,7 +74,6 @@ impl Home {
     ///
     /// # Panics
     /// If the device file cannot be opened.
-    #[must_use]
     pub fn open_device(&self) -> fs::File {
         OpenOptions::new().read(true).write(true).open(self.device()).expect("the device can be opened")
     }
@@ -102,7 +92,6 @@ impl Home {
     ///
     /// # Panics
     /// If the enforcer does not listen.
-    #[must_use]
     pub fn enforcer(&self, arguments: &[&str]) -> Enforcer {
         Enforcer::start(self, arguments)
     }
@@ -111,13 +100,11 @@ impl Home {
     ///
     /// # Panics
     /// If a line is not JSON.
-    #[must_use]
     pub fn lines(&self) -> Vec<Value> {
         lines(&self.audit())
     }
 
     /// Returns the first audit line about this step with this result.
-    #[must_use]
     pub fn line(&self, step: &str, result: &str) -> Option<Value> {
         self.lines().into_iter().find(|line| line["step"] == step && line["result"] == result)
     }
@@ -129,7 +116,6 @@ impl Home {
     }
 
     /// Returns the results of a step's actions, in order.
-    #[must_use]
     pub fn results(&self, step: &str) -> Vec<String> {
         let of_step = self.lines().into_iter().filter(|line| line["step"] == step);
         of_step.filter_map(|line| Some(line["result"].as_str()?.to_owned())).collect()
@@ -137,7 +123,6 @@ impl Home {
 
     /// Results of a step's actions that had an effect. On a busy machine an action may be cancelled first, because its
     /// confirmation is older than one of the tests' short sampling intervals.
-    #[must_use]
     pub fn effects(&self, step: &str) -> Vec<String> {
         let without = ["due", "begun", "withheld", "cancelled", "reprieved"];
         self.results(step).into_iter().filter(|result| !without.contains(&result.as_str())).collect()
@@ -162,7 +147,6 @@ impl Drop for Home {
 ///
 /// # Panics
 /// If a line is not JSON.
-#[must_use]
 pub fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -19,7 +19,6 @@ pub struct Answer {
 
 impl Answer {
     /// Returns the body as text.
-    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

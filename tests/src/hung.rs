@@ -17,7 +17,6 @@ impl Hung {
     ///
     /// # Panics
     /// If the file system cannot be created, or if there is no `/dev/fuse`.
-    #[must_use]
     pub fn at(root: PathBuf) -> Self {
         fs::create_dir(&root).expect("a directory");
         let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
@@ -25,7 +24,6 @@ impl Hung {
     }
 
     /// Returns a path in the file system.
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -34,7 +32,6 @@ impl Hung {
     ///
     /// # Panics
     /// If no descriptors are left.
-    #[must_use]
     pub fn in_namespace(&self, command: &Command) -> Command {
         let mount = "mount -i -t fuse -o fd=0,rootmode=40000,user_id=0,group_id=0 hung \"$0\" && exec \"$@\" </dev/null";
         let mut beside = Command::new("unshare");

@@ -26,7 +26,6 @@ pub struct IdleTimeout {
 ///
 /// # Panics
 /// If the program does not exist.
-#[must_use]
 pub fn command(scenario: &Scenario, args: &[&str]) -> Command {
     let name = scenario.directory().join("gpu_idle_timeout.py");
     if !name.exists() {
@@ -41,7 +40,6 @@ pub fn command(scenario: &Scenario, args: &[&str]) -> Command {
 
 impl IdleTimeout {
     /// Starts the command with an open and empty standard input.
-    #[must_use]
     pub fn start(scenario: &Scenario, args: &[&str]) -> Self {
         Self::spawn(command(scenario, args))
     }
@@ -50,7 +48,6 @@ impl IdleTimeout {
     ///
     /// # Panics
     /// If the program does not start.
-    #[must_use]
     pub fn spawn(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
         let directory = tempfile::tempdir().unwrap();
@@ -63,13 +60,11 @@ impl IdleTimeout {
     ///
     /// # Panics
     /// Never: a child always has a pid.
-    #[must_use]
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
     /// Returns the command's output, in lines.
-    #[must_use]
     pub fn output_lines(&self) -> Vec<String> {
         self.lines("stdout")
     }
@@ -78,7 +73,6 @@ impl IdleTimeout {
     ///
     /// # Panics
     /// If the pids are not printed.
-    #[must_use]
     pub fn pids(&self, count: usize) -> Vec<u32> {
         until("pids", || {
             let pids: Vec<u32> = self.output_lines().iter().filter_map(|line| line.parse().ok()).collect();
@@ -87,7 +81,6 @@ impl IdleTimeout {
     }
 
     /// Returns the log without times.
-    #[must_use]
     pub fn log(&self) -> Vec<String> {
         let time = "2026-11-21 23:22:16,266: ".len();
         self.lines("log").iter().map(|line| line.get(time..).unwrap_or(line).to_owned()).collect()

@@ -41,7 +41,6 @@ impl Directory {
     ///
     /// # Panics
     /// If that fails.
-    #[must_use]
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
         let directory =
@@ -54,7 +53,6 @@ impl Directory {
     ///
     /// # Panics
     /// If that fails.
-    #[must_use]
     pub fn of(gpus: &str) -> Self {
         let directory = Self::new();
         stdout_of(&run(&directory, &["init", "--gpus", gpus]));
@@ -62,7 +60,6 @@ impl Directory {
     }
 
     /// Returns the path of the pool.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.0.path().join("lease")
     }
@@ -84,7 +81,6 @@ impl LeasePool for Directory {
 ///
 /// # Panics
 /// If `bailiff` has not been built.
-#[must_use]
 pub fn bailiff(pool: &impl LeasePool, args: &[&str]) -> Command {
     let mut command = Command::new(programs::bailiff());
     for other in ["LEASE_REDIS_URL", "LEASE_DIR", "BAILIFF_LEASE_ID"] {
@@ -99,7 +95,6 @@ pub fn bailiff(pool: &impl LeasePool, args: &[&str]) -> Command {
 ///
 /// # Panics
 /// If the command cannot be started.
-#[must_use]
 pub fn run(pool: &impl LeasePool, args: &[&str]) -> Output {
     bailiff(pool, args).output().unwrap()
 }
@@ -108,7 +103,6 @@ pub fn run(pool: &impl LeasePool, args: &[&str]) -> Output {
 ///
 /// # Panics
 /// If the run was terminated by a signal.
-#[must_use]
 pub fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
 }
@@ -127,7 +121,6 @@ pub fn stdout_of(output: &Output) -> String {
 ///
 /// # Panics
 /// If the pool cannot be listed.
-#[must_use]
 pub fn states(pool: &impl LeasePool) -> Vec<String> {
     let list: Value = serde_json::from_str(&stdout_of(&run(pool, &["list", "--json"]))).unwrap();
     list["gpus"].as_array().unwrap().iter().map(|gpu| gpu["state"].as_str().unwrap().to_owned()).collect()
@@ -137,7 +130,6 @@ pub fn states(pool: &impl LeasePool) -> Vec<String> {
 ///
 /// # Panics
 /// If that fails.
-#[must_use]
 pub fn pool(gpus: &str) -> Redis {
     let redis = Redis::start();
     stdout_of(&run(&redis, &["init", "--gpus", gpus]));
@@ -148,7 +140,6 @@ pub fn pool(gpus: &str) -> Redis {
 ///
 /// # Panics
 /// If that fails.
-#[must_use]
 pub fn hold(pool: &impl LeasePool, args: &[&str]) -> Child {
     let mut command = bailiff(pool, args);
     command.args(["--", "sh", "-c", "echo begun; exec sleep infinity"]).stdout(Stdio::piped());
@@ -172,7 +163,6 @@ pub fn end(mut child: Child, signal: Signal) {
 ///
 /// # Panics
 /// If the runner does not start a command.
-#[must_use]
 pub fn command_of(runner: &Child) -> Pid {
     let children = format!("/proc/{0}/task/{0}/children", runner.id());
     let text = until("the command to be there", || {
@@ -185,7 +175,6 @@ pub fn command_of(runner: &Child) -> Pid {
 ///
 /// # Panics
 /// If that fails.
-#[must_use]
 pub fn json_of(redis: &Redis, args: &[&str]) -> Value {
     serde_json::from_str(&stdout_of(&run(redis, args))).unwrap()
 }
@@ -207,7 +196,6 @@ impl Tasks {
     ///
     /// # Panics
     /// If that fails.
-    #[must_use]
     pub fn start(pool: &impl LeasePool, count: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let task = || bailiff(pool, &["run", "--", "sh", "-c", TASK]).arg(directory.path()).spawn().unwrap();
@@ -216,7 +204,6 @@ impl Tasks {
     }
 
     /// Returns the runners.
-    #[must_use]
     pub fn runners(&self) -> &[Child] {
         &self.tasks
     }
@@ -226,7 +213,6 @@ impl Tasks {
     ///
     /// # Panics
     /// If a task fails, or if a GPU had two holders.
-    #[must_use]
     pub fn all_end(self, killed: &[u32]) -> Vec<String> {
         for mut task in self.tasks {
             let status = task.wait().unwrap();

@@ -30,7 +30,6 @@ impl Mps {
     ///
     /// # Panics
     /// If a file cannot be written.
-    #[must_use]
     pub fn of(release: &'static str) -> Self {
         let mps = Self { directory: tempfile::tempdir().expect("a temporary directory"), release };
         fs::set_permissions(mps.directory.path(), Permissions::from_mode(0o755))
@@ -43,32 +42,27 @@ impl Mps {
     }
 
     /// Returns the directory of the programs.
-    #[must_use]
     pub fn bin(&self) -> PathBuf {
         self.directory.path().join("bin")
     }
 
     /// Returns the pipe directory of a daemon.
-    #[must_use]
     pub fn pipes(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Returns the log directory of a daemon.
-    #[must_use]
     pub fn logs(&self, name: &str) -> PathBuf {
         self.directory.path().join(format!("{name}-log"))
     }
 
     /// Returns the arguments of each call of `nvidia-smi`, one line per call.
-    #[must_use]
     pub fn smi_calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.directory.path().join("smi")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
     /// Returns a command whose PATH contains the stand-in, with this pipe directory.
-    #[must_use]
     pub fn command(&self, program: &Path, name: &str) -> Command {
         let mut command = Command::new(program);
         let path = format!("{}:/usr/bin:/bin", self.bin().display());
@@ -93,7 +87,6 @@ impl Mps {
     ///
     /// # Panics
     /// If the daemon cannot be queried.
-    #[must_use]
     pub fn query(&self, name: &str, text: &str) -> String {
         let mut command = self.command(&self.bin().join(PARTS[0]), name);
         let mut child =
@@ -106,7 +99,6 @@ impl Mps {
     ///
     /// # Panics
     /// If the client does not start.
-    #[must_use]
     pub fn client(&self, name: &str) -> Client {
         let mut command = self.command(&programs::built("fake-mps-client"), name);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
@@ -121,7 +113,6 @@ impl Mps {
     ///
     /// # Panics
     /// If the daemon is not running.
-    #[must_use]
     pub fn daemon(&self, name: &str) -> u32 {
         until("a daemon", || parts(&self.pipes(name), PARTS[0]).first().copied())
     }
@@ -131,13 +122,11 @@ impl Mps {
     ///
     /// # Panics
     /// If there is no server.
-    #[must_use]
     pub fn server(&self, name: &str) -> u32 {
         until("a server", || self.servers(name).first().copied())
     }
 
     /// Returns the servers of a daemon, including leftover servers.
-    #[must_use]
     pub fn servers(&self, name: &str) -> Vec<u32> {
         parts(&self.pipes(name), PARTS[1])
     }
@@ -146,7 +135,6 @@ impl Mps {
     ///
     /// # Panics
     /// If the process does not start.
-    #[must_use]
     pub fn impostor(&self, part: &str, uid: u32, variables: &[(&str, &str)]) -> Running {
         let directory = self.directory.path().join("impostors");
         fs::create_dir_all(&directory).expect("a directory");
@@ -169,7 +157,6 @@ impl Mps {
     ///
     /// # Panics
     /// If a file cannot be written.
-    #[must_use]
     pub fn slow_smi(&self) -> PathBuf {
         let smi = self.directory.path().join("slow-smi");
         let directory = self.directory.path().display();
@@ -191,7 +178,6 @@ impl Mps {
     ///
     /// # Panics
     /// If a file cannot be written.
-    #[must_use]
     pub fn wrapped_control(&self, text: &str) -> PathBuf {
         let real = self.bin().join(PARTS[0]);
         let text = format!(
@@ -233,7 +219,6 @@ pub struct Client {
 
 impl Client {
     /// Returns the client's pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -50,19 +50,16 @@ struct HeldMemory {
 
 impl Node {
     /// Creates a node with one GPU without holders, and these rules.
-    #[must_use]
     pub fn new(rules: &str) -> Self {
         Self::of(rules, &[""])
     }
 
     /// Creates a node with these rules. Each element of `gpus` contains the scenario keys of a GPU.
-    #[must_use]
     pub fn of(rules: &str, gpus: &[&str]) -> Self {
         Self::with_ticks(rules, gpus, &TICKS)
     }
 
     /// Creates such a node with other ticks.
-    #[must_use]
     pub fn with_ticks(rules: &str, gpus: &[&str], ticks: &[&str]) -> Self {
         let gpus = gpus.iter().map(|text| NodeGpu { text: (*text).to_owned(), held: Vec::new() });
         let mut driver = Driver { scenario: Scenario::new(""), head: String::new(), gpus: gpus.collect() };
@@ -111,7 +108,6 @@ impl Node {
     }
 
     /// Returns the number of the exporter's newest snapshot.
-    #[must_use]
     pub fn tick(&self) -> u64 {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
         let tick = self.exporter.tick() as u64;

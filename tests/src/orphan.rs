@@ -26,7 +26,6 @@ impl Scope {
     ///
     /// # Panics
     /// If the cgroup cannot be created, which needs root and a writable `/sys/fs/cgroup`.
-    #[must_use]
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -78,7 +77,6 @@ const WITH_DEVICE: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 
 
 impl Orphan {
     /// Starts a sleeping process with this command, for example `setsid`.
-    #[must_use]
     pub fn under(mut command: Command) -> Self {
         command.args(["python3", "-c", LEAVING]);
         Self::run(command)
@@ -86,7 +84,6 @@ impl Orphan {
 
     /// Starts a process that inherits an open file, which `/proc` shows as `/dev/nvidia0`, as in a
     /// container.
-    #[must_use]
     pub fn with_device() -> Self {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", WITH_DEVICE, "sh"]);
@@ -106,7 +103,6 @@ impl Orphan {
     }
 
     /// Returns the pid.
-    #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
     }

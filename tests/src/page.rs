@@ -18,7 +18,6 @@ impl Page {
     ///
     /// # Panics
     /// On an invalid line, a duplicate series, or a sample without its family before it.
-    #[must_use]
     pub fn read(text: &str) -> Self {
         let mut page = Self::default();
         let mut family = String::new();
@@ -46,7 +45,6 @@ impl Page {
     ///
     /// # Panics
     /// If there are several such series.
-    #[must_use]
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut found = self.all(name, labels);
         let first = found.next().map(|(_, value)| value);
@@ -68,25 +66,21 @@ impl Page {
     }
 
     /// Returns whether a counter with this name and these labels is above 0.
-    #[must_use]
     pub fn happened(&self, name: &str, labels: &[(&str, &str)]) -> bool {
         self.all(name, labels).any(|(_, count)| count > 0.0)
     }
 
     /// Returns a label of the first series with this name and these labels.
-    #[must_use]
     pub fn label(&self, name: &str, labels: &[(&str, &str)], expected: &str) -> Option<String> {
         self.all(name, labels).next()?.0.get(expected).cloned()
     }
 
     /// Returns the number of series.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.series.len()
     }
 
     /// Returns whether there are no series.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.series.is_empty()
     }

@@ -37,7 +37,6 @@ pub struct Process {
 
 impl Process {
     /// Returns a sleeping Python process in a user's session.
-    #[must_use]
     pub fn new(pid: u32) -> Self {
         Self {
             pid,
@@ -57,7 +56,6 @@ impl Procfs {
     ///
     /// # Panics
     /// If a file cannot be written.
-    #[must_use]
     pub fn new() -> Self {
         let procfs = Self { directory: tempfile::tempdir().expect("a temporary directory") };
         procfs.write("sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n");
@@ -71,7 +69,6 @@ impl Procfs {
     }
 
     /// Returns the path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -80,7 +77,6 @@ impl Procfs {
     ///
     /// # Panics
     /// If a file cannot be written.
-    #[must_use]
     pub fn with(self, process: &Process) -> Self {
         self.add(process);
         self

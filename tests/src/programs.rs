@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 /// Returns the workspace's root.
-#[must_use]
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the workspace").to_owned()
 }
@@ -12,7 +11,6 @@ pub fn root() -> PathBuf {
 ///
 /// # Panics
 /// If the program has not been built.
-#[must_use]
 pub fn built(name: &str) -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a file");
     let directory = exe.ancestors().skip(1).find(|directory| directory.join(name).exists());
@@ -20,25 +18,21 @@ pub fn built(name: &str) -> PathBuf {
 }
 
 /// Returns the path of the exporter.
-#[must_use]
 pub fn exporter() -> PathBuf {
     built("bailiff-exporter")
 }
 
 /// Returns the path of the enforcer.
-#[must_use]
 pub fn enforcer() -> PathBuf {
     built("bailiff-enforcer")
 }
 
 /// Returns the path of the user's command.
-#[must_use]
 pub fn bailiff() -> PathBuf {
     built("bailiff")
 }
 
 /// Returns the path of the fake driver.
-#[must_use]
 pub fn fake_nvml() -> PathBuf {
     built("libfake_nvml.so")
 }
@@ -47,7 +41,6 @@ pub fn fake_nvml() -> PathBuf {
 ///
 /// # Panics
 /// If `tests/setup python` has not been run.
-#[must_use]
 pub fn python() -> PathBuf {
     let python = root().join("target/venv/bin/python");
     assert!(python.exists(), "no target/venv: run `tests/setup python`");
@@ -55,7 +48,6 @@ pub fn python() -> PathBuf {
 }
 
 /// Returns a program in `target/tools`, or the system's program.
-#[must_use]
 pub fn tool(name: &str) -> PathBuf {
     let exe = root().join("target/tools/bin").join(name);
     if exe.exists() { exe } else { name.into() }

@@ -20,7 +20,6 @@ impl Prometheus {
     ///
     /// # Panics
     /// If the server does not start.
-    #[must_use]
     pub fn scraping(target: SocketAddr) -> Self {
         Self::scraping_each(target, "1s")
     }
@@ -29,7 +28,6 @@ impl Prometheus {
     ///
     /// # Panics
     /// If the server does not start.
-    #[must_use]
     pub fn scraping_each(target: SocketAddr, interval: &str) -> Self {
         Self::of(&format!(
             "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n\
@@ -41,7 +39,6 @@ impl Prometheus {
     ///
     /// # Panics
     /// If the server does not start.
-    #[must_use]
     pub fn of(config: &str) -> Self {
         let directory = tempfile::tempdir().expect("a file, a directory and a port");
         let file = directory.path().join("prometheus.yml");
@@ -62,19 +59,16 @@ impl Prometheus {
     }
 
     /// Returns the address on which the server listens.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Returns the values of an instant query, or `None` if the server does not respond yet.
-    #[must_use]
     pub fn query(&self, query: &str) -> Option<Vec<Value>> {
         Some(self.get(&format!("query?query={}", encoded(query)))?["result"].as_array()?.clone())
     }
 
     /// Returns the response below `/api/v1/`, or `None` if the server does not respond yet.
-    #[must_use]
     pub fn get(&self, path: &str) -> Option<Value> {
         let answer = http::get(self.address, &format!("/api/v1/{path}"), &[]).ok()?;
         let body = String::from_utf8(answer.body).ok()?;
@@ -84,7 +78,6 @@ impl Prometheus {
     }
 
     /// Returns the first value of an instant query.
-    #[must_use]
     pub fn number(&self, query: &str) -> Option<f64> {
         self.query(query)?.first()?["value"][1].as_str()?.parse().ok()
     }

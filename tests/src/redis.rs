@@ -25,7 +25,6 @@ impl Redis {
     ///
     /// # Panics
     /// If Redis is not installed, or does not listen.
-    #[must_use]
     pub fn start() -> Self {
         Self::with(&[])
     }
@@ -34,7 +33,6 @@ impl Redis {
     ///
     /// # Panics
     /// If Redis is not installed, or does not listen.
-    #[must_use]
     pub fn with(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         // Other users connect as well.
@@ -75,7 +73,6 @@ impl Redis {
     }
 
     /// Returns the server's pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -84,7 +81,6 @@ impl Redis {
     ///
     /// # Panics
     /// If the server does not respond, or if the reply is not a text.
-    #[must_use]
     pub fn query(&self, command: &str) -> String {
         let mut stream = BufReader::new(UnixStream::connect(self.socket()).expect("Redis listens"));
         stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).expect("Redis reads");
@@ -97,7 +93,6 @@ impl Redis {
     }
 
     /// Returns the path of the socket.
-    #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("redis.sock")
     }
@@ -123,7 +118,6 @@ impl Redis {
     }
 
     /// Returns the server's URL, as clients write it.
-    #[must_use]
     pub fn address(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
@@ -145,7 +139,6 @@ fn server(directory: &TempDir, options: &[String]) -> Child {
 ///
 /// # Panics
 /// If the system has no free port.
-#[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("the server listens").port()

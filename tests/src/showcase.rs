@@ -34,7 +34,6 @@ pub struct Showcase {
 
 impl Showcase {
     /// Creates a node with this scenario, and this many processes with pids starting at 4100.
-    #[must_use]
     pub fn new(scenario: &str, processes: u32) -> Self {
         Self::with(scenario, processes, &[])
     }
@@ -43,7 +42,6 @@ impl Showcase {
     ///
     /// # Panics
     /// If the node cannot be set up.
-    #[must_use]
     pub fn with(scenario: &str, processes: u32, flags: &[&str]) -> Self {
         let (scenario, procfs, directory) =
             (Scenario::new(scenario), Procfs::new(), tempfile::tempdir().expect("a directory"));
@@ -63,7 +61,6 @@ impl Showcase {
     }
 
     /// Returns the address of the status page.
-    #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}/", self.exporter.address())
     }
@@ -76,7 +73,6 @@ fn passwd() -> String {
 }
 
 /// Returns the process with this number. The processes belong to a job, a pod, a service and a container, in turn.
-#[must_use]
 pub fn process(nth: u32) -> Process {
     let pod = POD.replace('-', "_");
     let (comm, cgroup) = match nth % 4 {

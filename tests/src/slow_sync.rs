@@ -18,7 +18,6 @@ impl SlowSync {
     ///
     /// # Panics
     /// If the library cannot be compiled.
-    #[must_use]
     pub fn new(directory: &Path) -> Self {
         let source = programs::root().join("tests/fixtures/slow_sync.c");
         let (library, delay) = (directory.join("slow_sync.so"), directory.join("slow_sync.ms"));

@@ -26,19 +26,16 @@ pub struct Tenant {
 
 impl Tenant {
     /// Starts a tenant that logs TERM and exits.
-    #[must_use]
     pub fn ending_on_term(home: &Home) -> Self {
         Self::shell(home, "trap 'echo TERM; exit' TERM; echo ready; while :; do read nothing; done")
     }
 
     /// Starts a tenant that logs and ignores TERM.
-    #[must_use]
     pub fn ignoring_term(home: &Home) -> Self {
         Self::shell(home, "trap 'echo TERM' TERM; echo ready; while :; do read nothing; done")
     }
 
     /// Starts a shell program, and waits until it has printed its first line.
-    #[must_use]
     pub fn shell(home: &Home, program: &str) -> Self {
         let tenant = Self::running(home, &["/bin/sh", "-c", program]);
         until("the tenant's first line", || (!tenant.output_lines().is_empty()).then_some(()));
@@ -46,7 +43,6 @@ impl Tenant {
     }
 
     /// Starts any program.
-    #[must_use]
     pub fn running(home: &Home, program: &[&str]) -> Self {
         let mut command = Command::new("setsid");
         command.args(program).uid(NOBODY_UID).gid(NOBODY_UID);
@@ -57,7 +53,6 @@ impl Tenant {
     ///
     /// # Panics
     /// If the command cannot be started.
-    #[must_use]
     pub fn spawn(home: &Home, mut command: Command) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let log = home.path().join(format!("tenant-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
@@ -68,13 +63,11 @@ impl Tenant {
     }
 
     /// Returns the pid.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Returns whether the tenant is running. A zombie is not running.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         start(self.pid()).is_some()
     }
@@ -85,14 +78,12 @@ impl Tenant {
     }
 
     /// Returns the tenant's output, in lines.
-    #[must_use]
     pub fn output_lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
     /// Returns how often the tenant has received TERM, according to its log.
-    #[must_use]
     pub fn terms_received(&self) -> usize {
         self.output_lines().iter().filter(|line| *line == "TERM").count()
     }
@@ -125,7 +116,6 @@ impl Drop for Tenant {
 
 /// Returns the start time of a running process in clock ticks. A process runs as long as one of its threads
 /// runs.
-#[must_use]
 pub fn start(pid: u32) -> Option<u64> {
     let stat = bailiff_snapshot::stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
     let over = matches!(stat.state, State::Zombie | State::Dead) && stat.threads < 2;

@@ -12,7 +12,6 @@ use rustix::termios::{Winsize, tcsetwinsize};
 ///
 /// # Panics
 /// If a terminal is not available, or the program cannot be started.
-#[must_use]
 pub fn shown(mut command: Command, size: (u16, u16)) -> (String, Option<i32>) {
     let (near, far) = terminal(size);
     let child = command.stdout(Stdio::from(far)).spawn().expect("the program starts");
@@ -26,7 +25,6 @@ pub fn shown(mut command: Command, size: (u16, u16)) -> (String, Option<i32>) {
 ///
 /// # Panics
 /// If a terminal is not available, or the program cannot be started.
-#[must_use]
 pub fn interrupted(mut command: Command, size: (u16, u16), after: &str) -> (String, Option<i32>) {
     let (near, far) = terminal(size);
     let errors = far.try_clone().expect("the descriptor can be cloned");

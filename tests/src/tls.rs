@@ -22,7 +22,6 @@ impl Client {
     ///
     /// # Panics
     /// If the authority or the certificate is invalid.
-    #[must_use]
     pub fn new(authority: &Authority, shows: Option<&Pair>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(certificate(&authority.pem())).expect("an authority");

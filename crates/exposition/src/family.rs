@@ -38,7 +38,6 @@ pub enum Unit {
 
 impl Unit {
     /// Returns the suffix of metric names in this unit, which precedes `_total`; empty for counts.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::One => "",

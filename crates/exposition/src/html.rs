@@ -37,7 +37,6 @@ pub struct Html(String);
 
 impl Html {
     /// Starts a page and writes its `h1` heading. The `header` element stays open.
-    #[must_use]
     pub fn begin(head: &Head<'_>) -> Self {
         let mut html = Self::default();
         html.raw("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
@@ -85,7 +84,6 @@ impl Html {
     }
 
     /// Writes the footer, and returns the whole page.
-    #[must_use]
     pub fn end(mut self, words: &str) -> String {
         self.raw("</main>\n<footer><p>");
         self.prose(words);

@@ -35,21 +35,18 @@ impl Display for Span {
 }
 
 /// Formats a wall-clock time as RFC 3339 in UTC; `None` from the year 10000 on.
-#[must_use]
 pub fn rfc3339(wall: Duration) -> Option<String> {
     let time = UNIX_EPOCH.checked_add(wall).filter(|_| wall < LAST)?;
     Some(humantime::format_rfc3339_seconds(time).to_string())
 }
 
 /// Formats a wall-clock time for people, in UTC; `None` from the year 10000 on.
-#[must_use]
 pub fn clock(wall: Duration) -> Option<String> {
     Some(rfc3339(wall)?.replace('T', " ").replace('Z', " UTC"))
 }
 
 /// Formats how long before `wall` the time `at` (seconds since the Unix epoch) was. A future time is shown as
 /// now, because clocks can be set back.
-#[must_use]
 pub fn ago(at: f64, wall: Duration) -> String {
     let at = Duration::try_from_secs_f64(at).unwrap_or_default();
     format!("{} ago", Span(wall.saturating_sub(at)))

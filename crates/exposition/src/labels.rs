@@ -19,7 +19,6 @@ pub struct Labels(String);
 
 impl Labels {
     /// Returns a copy with capacity for this many more bytes.
-    #[must_use]
     pub fn roomy(&self, bytes: usize) -> Self {
         let mut copy = String::with_capacity(self.0.len() + bytes);
         copy.push_str(&self.0);
@@ -27,7 +26,6 @@ impl Labels {
     }
 
     /// Appends a `pid` label.
-    #[must_use]
     pub fn with_pid(mut self, pid: u32) -> Self {
         self.0.push_str(if self.0.is_empty() { "{pid=\"" } else { ",pid=\"" });
         // Writing to a String cannot fail.
@@ -36,7 +34,6 @@ impl Labels {
     }
 
     /// Appends a label, unless its value is empty, because Prometheus treats empty and absent labels alike.
-    #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         if value.is_empty() {
             return self;
@@ -56,7 +53,6 @@ impl Labels {
     /// Appends a label even if its value is empty. Prometheus fills a missing label from the scrape target,
     /// whose `pod`, `namespace` and `container` in Kubernetes are those of the exporter. With `honor_labels`,
     /// an empty label prevents that.
-    #[must_use]
     pub fn even_empty(mut self, name: &str, value: Option<&str>) -> Self {
         match value {
             Some(value) if !value.is_empty() => self.with(name, value),
@@ -70,13 +66,11 @@ impl Labels {
     }
 
     /// Appends a label if there is a value.
-    #[must_use]
     pub fn maybe(self, name: &str, value: Option<&str>) -> Self {
         self.with(name, value.unwrap_or_default())
     }
 
     /// Returns the block without its closing brace; empty if there are no labels.
-    #[must_use]
     pub fn open(&self) -> &str {
         &self.0
     }
@@ -85,13 +79,11 @@ impl Labels {
 /// Returns text that is safe to display: bounded, and without characters that hide or reorder other
 /// characters.
 /// Newlines are kept, because label values can escape them.
-#[must_use]
 pub fn bounded(value: &str) -> Cow<'_, str> {
     if is_plain(value) { Cow::Borrowed(value) } else { Cow::Owned(cut(value, MOST_BYTES)) }
 }
 
 /// Like [`bounded`], but with the higher limit for sentences.
-#[must_use]
 pub fn bounded_prose(value: &str) -> String {
     cut(value, MOST_PROSE_BYTES)
 }

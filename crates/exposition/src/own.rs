@@ -47,7 +47,6 @@ pub struct Own {
 
 impl Own {
     /// Reads the figures from `/proc`.
-    #[must_use]
     pub fn read() -> Self {
         let line = fs::read("/proc/self/stat").unwrap_or_default();
         let stat = stat::parse(&line);

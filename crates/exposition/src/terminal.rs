@@ -24,7 +24,6 @@ pub enum Colors {
 
 impl Colors {
     /// Returns `Colour` if standard output is a terminal with colours and `NO_COLOR` is not set.
-    #[must_use]
     pub fn of_stdout() -> Self {
         let says_no = env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty());
         let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -32,25 +31,21 @@ impl Colors {
     }
 
     /// Formats a title (bold).
-    #[must_use]
     pub fn title(self, text: &str) -> String {
         self.dress("1", text)
     }
 
     /// Formats text about a good state (green).
-    #[must_use]
     pub fn good(self, text: &str) -> String {
         self.dress("32", text)
     }
 
     /// Formats text that needs attention (yellow).
-    #[must_use]
     pub fn odd(self, text: &str) -> String {
         self.dress("33", text)
     }
 
     /// Formats text about a fault (red).
-    #[must_use]
     pub fn bad(self, text: &str) -> String {
         self.dress("31", text)
     }
@@ -64,19 +59,16 @@ impl Colors {
 }
 
 /// Returns text from another program as one line without control characters.
-#[must_use]
 pub fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
 }
 
 /// Returns the number of columns that a text takes on a terminal. A CJK character takes two.
-#[must_use]
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
 /// Shortens a text to at most this many columns, with `…` at the end.
-#[must_use]
 pub fn cut(text: &str, most: usize) -> String {
     if width(text) <= most {
         return text.to_owned();
@@ -92,7 +84,6 @@ pub fn cut(text: &str, most: usize) -> String {
 }
 
 /// Breaks text into lines of at most `width` characters at spaces. Longer words are broken anywhere.
-#[must_use]
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -20,7 +20,6 @@ pub enum Format {
 
 impl Format {
     /// Returns the value of the `Content-Type` header.
-    #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",

@@ -14,13 +14,11 @@ pub struct Body(VecDeque<Bytes>);
 
 impl Body {
     /// Length in bytes.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
 
     /// Returns whether the body is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -20,7 +20,6 @@ pub enum ListenError {
 }
 
 /// Returns whether a text looks like `HOST:PORT`. An empty host means all addresses.
-#[must_use]
 pub fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         port.parse::<u16>().is_ok() && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'))

@@ -35,7 +35,6 @@ pub struct Preference {
 }
 
 /// Returns the preferred content encoding. Gzip is used only if the client names it.
-#[must_use]
 pub fn encoding(headers: &HeaderMap) -> Encoding {
     let mut gzip = None;
     let mut any = None;
@@ -55,14 +54,12 @@ pub fn encoding(headers: &HeaderMap) -> Encoding {
 
 /// Returns whether the client names `OpenMetrics` and prefers it at least as much as the text format. Other
 /// clients get the text format, whatever they accept, because any page is better than none.
-#[must_use]
 pub fn wants_open_metrics(headers: &HeaderMap) -> bool {
     let (open, plain) = (preference(headers, OPEN_METRICS), preference(headers, TEXT));
     open.named && open.quality > 0 && open.quality >= plain.quality
 }
 
 /// Returns the client's preference for a media type. Without an `Accept` header, all types are accepted.
-#[must_use]
 pub fn preference(headers: &HeaderMap, media: Media<'_>) -> Preference {
     if !headers.contains_key(ACCEPT) {
         return Preference { named: false, quality: 1000 };

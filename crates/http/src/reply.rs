@@ -12,7 +12,6 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 
 /// Returns a line of text.
-#[must_use]
 pub fn text(status: StatusCode, line: &str) -> Response<Body> {
     let mut response = page(PLAIN, format!("{line}\n").into());
     *response.status_mut() = status;
@@ -20,14 +19,12 @@ pub fn text(status: StatusCode, line: &str) -> Response<Body> {
 }
 
 /// Returns a page with this media type.
-#[must_use]
 pub fn page(kind: &'static str, body: Body) -> Response<Body> {
     let response = with(Response::new(body), CONTENT_TYPE, kind);
     with(response, X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
 /// Returns an HTML page that must not be cached, with this content security policy.
-#[must_use]
 pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
     let response = with(page(HTML, page_text.into()), CONTENT_SECURITY_POLICY, policy);
     let response = with(response, REFERRER_POLICY, "no-referrer");
@@ -35,7 +32,6 @@ pub fn html(page_text: String, policy: &'static str) -> Response<Body> {
 }
 
 /// Returns the result of a health check: 200 with this text, or 503 with the reason.
-#[must_use]
 pub fn health(verdict: Result<(), String>, good: &str) -> Response<Body> {
     match verdict {
         Ok(()) => text(StatusCode::OK, good),
@@ -44,7 +40,6 @@ pub fn health(verdict: Result<(), String>, good: &str) -> Response<Body> {
 }
 
 /// Returns the response to a request whose method is not one of these.
-#[must_use]
 pub fn only(methods: &'static str) -> Response<Body> {
     with(
         text(StatusCode::METHOD_NOT_ALLOWED, &format!("only {}", methods.replace(", ", " and "))),
@@ -54,7 +49,6 @@ pub fn only(methods: &'static str) -> Response<Body> {
 }
 
 /// Adds a header.
-#[must_use]
 pub fn with(mut response: Response<Body>, name: HeaderName, value: &'static str) -> Response<Body> {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response

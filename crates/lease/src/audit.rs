@@ -106,26 +106,22 @@ pub struct Lease {
 
 impl Lease {
     /// The value of a field.
-    #[must_use]
     pub fn get(&self, field: &str) -> Option<&str> {
         self.about.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 
     /// The value of a field, as a number.
-    #[must_use]
     pub fn number<T: std::str::FromStr>(&self, field: &str) -> Option<T> {
         self.get(field)?.parse().ok()
     }
 
     /// The holder's process; `None` if the lease does not name a process.
-    #[must_use]
     pub fn holder(&self) -> Option<ProcessKey> {
         Some(ProcessKey { pid: self.number("pid")?, start_ticks: self.number("start")? })
     }
 
     /// Whether the holder has acknowledged the lease. A lease that was just granted or reclaimed has not been
     /// acknowledged yet.
-    #[must_use]
     pub fn is_acknowledged(&self) -> bool {
         self.state == "held" && (self.get("renewed").is_some() || self.get("known").is_some())
     }

@@ -65,7 +65,6 @@ pub enum LeaseError {
 
 impl LeaseError {
     /// Whether a later attempt may succeed.
-    #[must_use]
     pub const fn passes(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Silent(_) | Self::NotNow(_) | Self::Blocked(_))
     }

@@ -40,7 +40,6 @@ impl Pool {
 
 impl Health {
     /// Settings that an administrator should change, each with the fix.
-    #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let evicts = self.eviction.as_deref().filter(|policy| policy.starts_with("allkeys"));

@@ -61,7 +61,6 @@ pub enum Recorded {
 
 impl LocalHost {
     /// Reads the identity of this host. A value that cannot be read is empty and never equal to another.
-    #[must_use]
     pub fn read() -> Self {
         Self::at(Path::new("/proc"))
     }
@@ -81,13 +80,11 @@ impl LocalHost {
     }
 
     /// Whether `host` and `boot` refer to this machine.
-    #[must_use]
     pub fn is_machine(&self, host: Option<&str>, boot: Option<&str>) -> bool {
         are_one_machine((Some(&self.host), Some(&self.boot)), (host, boot))
     }
 
     /// Whether a lease was taken on this machine, in this boot and PID namespace. A missing field matches.
-    #[must_use]
     pub fn is_location_of(&self, lease: &Lease) -> bool {
         let same = |field, local: &str| lease.get(field).is_none_or(|value| value == local);
         self.is_machine(lease.get("host"), lease.get("boot"))
@@ -96,7 +93,6 @@ impl LocalHost {
     }
 
     /// The fields of a ticket that identify its holder.
-    #[must_use]
     pub fn holder(&self, pid: u32) -> Vec<(&'static str, String)> {
         vec![
             ("host", self.host.clone()),
@@ -109,7 +105,6 @@ impl LocalHost {
 
     /// The additional fields of a ticket under GPU.py's rules: the waiting process, and all processes that may use the
     /// GPU.
-    #[must_use]
     pub fn taker(&self, parent: u32) -> Vec<(&'static str, String)> {
         let chain: Vec<String> =
             chain(parent).into_iter().map(|(pid, start)| format!("{pid}:{start}")).collect();
@@ -124,13 +119,11 @@ impl LocalHost {
     }
 
     /// Whether the holder of a lease is alive.
-    #[must_use]
     pub fn life(&self, lease: &Lease) -> Life {
         self.find_living(lease).0
     }
 
     /// Like [`Self::life`], but also returns a running process.
-    #[must_use]
     pub fn find_living(&self, lease: &Lease) -> (Life, Option<ProcessKey>) {
         match self.known(lease) {
             Some(life) => (life, None),
@@ -156,7 +149,6 @@ impl LocalHost {
 
     /// Whether a process is running that may use a GPU taken under GPU.py's rules: the process for which the GPU was
     /// taken, or one of its ancestors that the lease records.
-    #[must_use]
     pub fn chain_life(&self, lease: &Lease) -> Life {
         self.life_by_location(lease).unwrap_or_else(|| {
             match lease.get("chain").map_or(Life::Unknown, life_of) {
@@ -167,7 +159,6 @@ impl LocalHost {
     }
 
     /// Like [`Self::chain_life`], but the certain exit of all processes is a separate state.
-    #[must_use]
     pub fn recorded(&self, lease: &Lease) -> Recorded {
         match (self.chain_life(lease), self.life_by_location(lease)) {
             (Life::Alive, _) => Recorded::Running,

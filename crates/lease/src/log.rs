@@ -17,13 +17,11 @@ pub struct Event {
 
 impl Event {
     /// Returns when the event occurred, in milliseconds since the Unix epoch.
-    #[must_use]
     pub fn at(&self) -> Option<u64> {
         self.id.split_once('-')?.0.parse().ok()
     }
 
     /// The value of a field.
-    #[must_use]
     pub fn get(&self, field: &str) -> Option<&str> {
         self.about.iter().find(|(name, _)| name == field).map(|(_, value)| value.as_str())
     }

@@ -62,7 +62,6 @@ pub enum ReturnOutcome {
 
 impl<'a> End<'a> {
     /// The recorded holder of this lease has exited.
-    #[must_use]
     pub fn dead(lease: &'a Lease) -> Self {
         let about = |field| lease.get(field).unwrap_or_default();
         Self::Dead { pid: about("pid"), start: about("start"), known: lease.get("known").is_some() }
@@ -77,7 +76,6 @@ impl ReturnOutcome {
 
 impl Pool {
     /// Whether the server is on this host.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         match self.client.get_connection_info().addr() {
             ConnectionAddr::Unix(_) => true,
@@ -184,7 +182,6 @@ impl Pool {
 
 impl Agent {
     /// The agent of this PID namespace.
-    #[must_use]
     pub fn of(local_host: &LocalHost) -> Self {
         Self { host: local_host.host.clone(), boot: local_host.boot.clone(), pidns: local_host.pidns.clone() }
     }
@@ -209,7 +206,6 @@ impl Audit {
     }
 
     /// Returns the leases that [`Pool::reap_local_host`] would free, with the reasons.
-    #[must_use]
     pub fn to_reap(&self, local_host: &LocalHost) -> Vec<(&Lease, &'static str)> {
         let dead = self.dead(local_host).into_iter().map(|lease| (lease, "the holder has exited"));
         let late = self
@@ -249,7 +245,6 @@ impl Audit {
     }
 
     /// Whether an agent can check the lease's holder. If so, its decision counts instead of the expiry.
-    #[must_use]
     pub fn has_agent(&self, lease: &Lease) -> bool {
         self.agents
             .iter()
@@ -262,7 +257,6 @@ impl Audit {
     }
 
     /// Whether an agent serves the PID namespace of this process, under any host name.
-    #[must_use]
     pub fn has_agent_at(&self, local_host: &LocalHost) -> bool {
         let place =
             (Some(local_host.host.as_str()), Some(local_host.boot.as_str()), Some(local_host.pidns.as_str()));

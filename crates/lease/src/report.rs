@@ -26,7 +26,6 @@ pub struct Node {
 impl Node {
     /// Reads the node of this `/proc`. `namespace` says whether it is the host's `/proc`, regardless of the namespace
     /// in which this program runs.
-    #[must_use]
     pub fn read(procfs: &Path, namespace: PidNamespace) -> Self {
         let local_host = LocalHost::at(procfs);
         let own = Some(local_host.pidns.clone()).filter(|pidns| !pidns.is_empty());
@@ -104,7 +103,6 @@ impl Node {
 
 impl Audit {
     /// The state for a snapshot; `boot` is the time of the audit since boot.
-    #[must_use]
     pub fn leases(&self, node: &Node, boot: Duration) -> Leases {
         let lease = |name: &String| self.leases.iter().find(|lease| lease.lease == *name);
         let held = self.leases.iter().filter(|lease| lease.state == "held");

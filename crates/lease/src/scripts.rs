@@ -15,7 +15,6 @@ macro_rules! ops {
 
         impl Op {
             /// The source of the script.
-            #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$op => concat!(

@@ -52,7 +52,6 @@ impl Default for Limits {
 }
 
 /// Returns a response with an error.
-#[must_use]
 pub fn refusal(why: &str) -> Value {
     json!({"ok": false, "error": why})
 }
@@ -174,7 +173,6 @@ impl Peer {
     }
 
     /// Returns whether the user is root or a member of this group.
-    #[must_use]
     pub fn is_root_or_in(&self, group: u32) -> bool {
         self.uid == 0 || self.gid == group || self.groups.contains(&group)
     }

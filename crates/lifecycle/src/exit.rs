@@ -137,7 +137,6 @@ pub fn end_on_panic() {
 }
 
 /// Formats an operating system error like our own errors: in lower case, without a number.
-#[must_use]
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -10,7 +10,6 @@ pub struct NodeFlags {
 
 impl NodeFlags {
     /// Returns the given name, or the host name.
-    #[must_use]
     pub fn name(&self) -> String {
         let given = self.name.clone().filter(|name| !name.is_empty());
         given.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned())

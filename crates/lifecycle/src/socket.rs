@@ -66,7 +66,6 @@ impl Timed {
     }
 
     /// Wraps a connection; `limit` applies to all its reads and writes.
-    #[must_use]
     pub fn of(stream: UnixStream, limit: Duration) -> Self {
         Self { stream, end: Instant::now() + limit }
     }

@@ -21,7 +21,6 @@ pub fn alive() {
 
 /// Returns the interval at which to call [`alive`], which is half of `WatchdogSec=`, or `None` if the
 /// unit does not set it.
-#[must_use]
 pub fn watchdog() -> Option<Duration> {
     Some(sd_notify::watchdog_enabled()? / 2)
 }

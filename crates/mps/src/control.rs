@@ -125,7 +125,6 @@ pub enum Form {
 
 impl Form {
     /// Returns the command-line flag.
-    #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
             Self::Background => "-d",
@@ -136,27 +135,23 @@ impl Form {
 
 impl Control {
     /// Creates a client that runs this program and queries the daemon in the default pipe directory.
-    #[must_use]
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), pipes: None, patience: PATIENCE }
     }
 
     /// Selects the daemon by its pipe directory.
-    #[must_use]
     pub fn at(mut self, pipes: impl Into<PathBuf>) -> Self {
         self.pipes = Some(pipes.into());
         self
     }
 
     /// Sets the timeout of each query.
-    #[must_use]
     pub const fn within(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
     /// Returns the path of the client program.
-    #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
     }

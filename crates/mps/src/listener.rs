@@ -34,7 +34,6 @@ impl Listener {
     }
 
     /// Returns whether the listener is this process. Compares the users if the listener's pid is unknown.
-    #[must_use]
     pub fn is(&self, pid: u32, uid: Option<u32>) -> bool {
         self.pid.map_or(Some(self.uid) == uid, |own| own == pid)
     }

@@ -19,7 +19,6 @@ impl Reason {
     pub const ALL: [Self; 4] = [Self::Clients, Self::DeviceConnections, Self::Teardown, Self::Other];
 
     /// Returns the reason's name in metrics.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Clients => "clients",
@@ -56,7 +55,6 @@ pub enum Event {
 
 impl Event {
     /// Returns the event of a line. Only events that its writer itself logs are recognized.
-    #[must_use]
     pub fn of(line: &str) -> Self {
         let (head, text) = split(line.trim_end());
         // The rest of such a line is any user's text, and must not be taken for an event.

@@ -76,7 +76,6 @@ pub struct Flags {
 impl ProcessView<'_> {
     /// Returns the role of the process in MPS, determined by `exe` or, if that is not readable, by
     /// the first argument.
-    #[must_use]
     pub fn part(&self) -> Option<Part> {
         let words: Vec<&[u8]> = self.cmdline.split(|byte| *byte == 0).collect();
         let words: Vec<String> =

@@ -52,7 +52,6 @@ pub fn clients(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
 
 /// Parses the reply to `get_server_status`. Returns `None` for any other text, such as the reply of a driver up
 /// to 535, which does not know the command.
-#[must_use]
 pub fn status(reply: &str) -> Option<MpsStatus> {
     match reply.trim() {
         "INITIALIZING" => Some(MpsStatus::Initializing),
@@ -146,7 +145,6 @@ pub fn servers_v3(reply: &str) -> Result<BTreeSet<u32>, ReplyError> {
 }
 
 /// Returns the line that denies permission, if there is one.
-#[must_use]
 pub fn refusal(reply: &str) -> Option<&str> {
     let refuses = |line: &&str| {
         ["Not enough privilege", "Insufficient privileges"].iter().any(|words| line.contains(words))
@@ -155,13 +153,11 @@ pub fn refusal(reply: &str) -> Option<&str> {
 }
 
 /// Returns whether NVIDIA's client reports that no daemon is listening.
-#[must_use]
 pub fn is_no_daemon(reply: &str) -> bool {
     reply.contains("Cannot find MPS control daemon process")
 }
 
 /// Returns whether a starting daemon reports that another daemon is already running.
-#[must_use]
 pub fn is_running(reply: &str) -> bool {
     reply.contains("An instance of this daemon is already running")
 }

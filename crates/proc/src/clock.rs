@@ -9,7 +9,6 @@ use bailiff_snapshot::Moment;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the wall-clock time and the time since boot.
-#[must_use]
 pub fn now() -> Moment {
     Moment { wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(), boot: since_boot() }
 }
@@ -20,38 +19,32 @@ pub struct Deadline(Duration);
 
 impl Deadline {
     /// Returns the end of a time limit that starts now.
-    #[must_use]
     pub fn after(span: Duration) -> Self {
         Self(running().saturating_add(span))
     }
 
     /// Returns the remaining time.
-    #[must_use]
     pub fn left(self) -> Duration {
         self.0.saturating_sub(running())
     }
 
     /// Returns whether no time is left.
-    #[must_use]
     pub fn passed(self) -> bool {
         self.left().is_zero()
     }
 
     /// Returns the earlier of two deadlines.
-    #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0.min(other.0))
     }
 }
 
 /// Returns the time since boot without suspend (`CLOCK_MONOTONIC`).
-#[must_use]
 pub fn running() -> Duration {
     of(ClockId::Monotonic)
 }
 
 /// Returns the time since boot including suspend (`CLOCK_BOOTTIME`), the clock of snapshots.
-#[must_use]
 pub fn since_boot() -> Duration {
     of(ClockId::Boottime)
 }

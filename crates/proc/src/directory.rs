@@ -34,7 +34,6 @@ pub enum ReadError {
 
 impl ReadError {
     /// Returns whether permission was denied.
-    #[must_use]
     pub const fn is_denied(self) -> bool {
         matches!(self, Self::Unreadable(Errno::ACCESS | Errno::PERM))
     }
@@ -203,7 +202,6 @@ impl Directory {
     }
 
     /// Returns whether a file certainly exists.
-    #[must_use]
     pub fn exists(&self, name: &str) -> bool {
         self.attributes(name).is_ok()
     }

@@ -42,13 +42,11 @@ impl Pidfd {
     }
 
     /// Returns whether the process is known to be running; false if that cannot be determined.
-    #[must_use]
     pub fn lives(&self) -> bool {
         self.exited_by(Some(Deadline::after(Duration::ZERO))) == Ok(false)
     }
 
     /// Returns whether the process is known to have exited; false if that cannot be determined.
-    #[must_use]
     pub fn ended(&self) -> bool {
         self.exited_by(Some(Deadline::after(Duration::ZERO))) == Ok(true)
     }

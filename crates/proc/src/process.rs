@@ -83,32 +83,27 @@ impl Proc {
     }
 
     /// Returns whether other users' processes are visible. With `hidepid=2` they seem gone, as does pid 1.
-    #[must_use]
     pub fn shows_others(&self) -> bool {
         self.exists("1")
     }
 
     /// Returns whether an error while reading a process proves that the process has exited.
-    #[must_use]
     pub fn proves_exit(&self, error: ReadError) -> bool {
         error == ReadError::Gone && self.shows_others()
     }
 
     /// Returns whether this is the kernel's `/proc`: reading an open file fails after its process exits.
-    #[must_use]
     pub fn is_kernels(&self) -> bool {
         fstatfs(&**self).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC)
     }
 
     /// Returns the id of the boot.
-    #[must_use]
     pub fn boot_id(&self) -> Option<String> {
         let text = self.text("sys/kernel/random/boot_id").ok()?;
         Some(text.trim().to_owned()).filter(|id| !id.is_empty())
     }
 
     /// Returns the boot time in seconds since the Unix epoch (`btime` of `/proc/stat`).
-    #[must_use]
     pub fn boot_time(&self) -> Option<u32> {
         let text = self.text("stat").ok()?;
         text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
@@ -120,7 +115,6 @@ impl Proc {
     }
 
     /// Returns a bit mask from this program's `status`, such as `CapEff:`; `None` if it is unknown.
-    #[must_use]
     pub fn own_mask(&self, name: &str) -> Option<u64> {
         Status::new(&self.bytes("self/status").ok()?).mask(name)
     }
@@ -152,13 +146,11 @@ pub fn lives(process: ProcessKey) -> Result<bool, ReadError> {
 }
 
 /// Like [`lives`]; a process that cannot be inspected counts as alive.
-#[must_use]
 pub fn may_live(process: ProcessKey) -> bool {
     lives(process).unwrap_or(true)
 }
 
 /// Parses the inode of a namespace from its link, such as `pid:[4026531836]`.
-#[must_use]
 pub fn namespace_inode(link: &str) -> Option<u64> {
     link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
 }
@@ -234,14 +226,12 @@ impl Process {
     }
 
     /// Returns the redacted command line; `None` if it is unreadable or the process has cleared it.
-    #[must_use]
     pub fn command(&self) -> Option<String> {
         let line = self.cmdline().ok().map(|line| redact::command(&line));
         line.filter(|line| !line.is_empty())
     }
 
     /// Returns the value of an environment variable, if it is readable.
-    #[must_use]
     pub fn variable(&self, name: &str) -> Option<String> {
         let text = self.bytes("environ").ok()?;
         let mut pairs = text.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());

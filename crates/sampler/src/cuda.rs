@@ -16,7 +16,6 @@ pub const ROLE: &str = "cuda-order";
 const SUCCESS: c_int = 0;
 
 /// Prints the UUID of each GPU in CUDA's order, one per line, in a process started with [`ROLE`].
-#[must_use]
 pub fn serve() -> ExitCode {
     let library = std::env::args_os().nth(2).map_or_else(|| PathBuf::from("libcuda.so.1"), PathBuf::from);
     let uuids_text = order(&library).map(|uuids| uuids.join("\n"));

@@ -116,7 +116,6 @@ impl Launcher {
 }
 
 /// Main function of the launcher: starts a worker for each request on standard input, until that closes.
-#[must_use]
 pub fn serve() -> ExitCode {
     let Some(settings) = std::env::args_os().nth(2) else { return ExitCode::FAILURE };
     let stdin = io::stdin();

@@ -100,7 +100,6 @@ enum Ended {
 
 impl Supervisor {
     /// Creates a supervisor. Its first sample starts the first worker.
-    #[must_use]
     pub fn new(launcher: Launcher, settings: SamplerSettings) -> Self {
         let node = Node::read(&settings);
         if let Some(words) = node.blind() {
@@ -121,7 +120,6 @@ impl Supervisor {
     }
 
     /// Returns the current fault, in the driver's words if it reported a message.
-    #[must_use]
     pub fn words(&self) -> Option<&str> {
         self.logged.as_deref()
     }

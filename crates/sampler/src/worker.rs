@@ -31,7 +31,6 @@ const QUOTA_PART: u32 = 8;
 const WALK_PAUSE: Duration = Duration::from_mins(5);
 
 /// Main function of a worker: takes samples until standard input closes.
-#[must_use]
 pub fn serve() -> ExitCode {
     // A hung worker does not notice that its input was closed, so the kernel kills it when the launcher
     // exits.

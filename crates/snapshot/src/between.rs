@@ -24,7 +24,6 @@ const FRESH: Duration = Duration::from_mins(1);
 
 impl Snapshot {
     /// Joins a sample with the previous snapshot.
-    #[must_use]
     pub fn between(previous: Option<&Self>, sample: Sample) -> Self {
         let previous = previous.filter(|previous| previous.boot_id == sample.boot_id);
         let mut gaps = previous.map(|previous| previous.gaps.clone()).unwrap_or_default();

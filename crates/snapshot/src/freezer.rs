@@ -5,7 +5,6 @@ pub type File = (String, &'static str);
 
 /// Returns the files that show whether a process with this `/proc/PID/cgroup` is frozen. Omits root cgroups,
 /// which cannot be frozen, and paths outside the mount (from another cgroup namespace).
-#[must_use]
 pub fn files(cgroup: &str) -> Vec<File> {
     let mut files = Vec::new();
     for line in cgroup.lines() {

@@ -63,7 +63,6 @@ impl Gaps {
     }
 
     /// Returns the number of gaps of this kind.
-    #[must_use]
     pub fn of(&self, gap: Gap) -> u64 {
         self.0.get(&gap).copied().unwrap_or_default()
     }

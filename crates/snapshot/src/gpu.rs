@@ -31,7 +31,6 @@ pub struct About {
 
 impl About {
     /// Returns a GPU of which only the index is known.
-    #[must_use]
     pub fn unnamed(index: u32) -> Self {
         Self { index: index.to_string(), ..Self::default() }
     }
@@ -98,7 +97,6 @@ pub struct Kinds {
 
 impl Kinds {
     /// Returns the kinds as `nvidia-smi` writes them: `C`, `G`, `M+C`, `C+G`.
-    #[must_use]
     pub const fn letters(self) -> &'static str {
         match (self.compute, self.graphics, self.mps) {
             (_, false, true) => "M+C",
@@ -111,7 +109,6 @@ impl Kinds {
     }
 
     /// Returns the kinds that either value contains.
-    #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self {
             compute: self.compute || other.compute,
@@ -157,7 +154,6 @@ pub struct GpuSample {
 
 impl GpuSample {
     /// Returns a GPU that could not be read.
-    #[must_use]
     pub fn faulty(about: About, fault: Fault) -> Self {
         Self {
             about,

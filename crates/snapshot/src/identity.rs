@@ -19,7 +19,6 @@ pub struct ProcessKey {
 
 impl ProcessKey {
     /// Returns the start time since boot.
-    #[must_use]
     pub const fn started(&self) -> Duration {
         Duration::from_millis(self.start_ticks.saturating_mul(MILLIS_PER_TICK))
     }
@@ -42,7 +41,6 @@ pub enum ProcessId {
 
 impl ProcessId {
     /// Returns the pid. It is suitable as a label, but not as an identity.
-    #[must_use]
     pub const fn pid(&self) -> u32 {
         match self {
             Self::Live(key) => key.pid,
@@ -65,7 +63,6 @@ pub struct Moment {
 }
 
 /// Returns a duration in whole milliseconds.
-#[must_use]
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -87,13 +84,11 @@ impl PidNamespace {
     pub const INITIAL: &'static str = "pid:[4026531836]";
 
     /// Parses the target of the link `/proc/self/ns/pid`.
-    #[must_use]
     pub fn of_link(target: &str) -> Self {
         if target == Self::INITIAL { Self::Host } else { Self::Other }
     }
 
     /// Returns whether the driver's pids may be attributed to processes.
-    #[must_use]
     pub fn attributes(self) -> bool {
         self == Self::Host
     }

@@ -14,7 +14,6 @@ pub trait Label: Copy + PartialEq + 'static {
     fn word(self) -> &'static str;
 
     /// Returns the member with this word.
-    #[must_use]
     fn of_word(word: &str) -> Option<Self> {
         Self::WORDS.iter().copied().find(|known| known.word() == word)
     }
@@ -44,13 +43,11 @@ macro_rules! label_values {
             pub const NAMES: &'static [&'static str] = &[$($name),+];
 
             /// Returns the label value.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$word => $name,)+ }
             }
 
             /// Returns the meaning in one line.
-            #[must_use]
             pub const fn about(self) -> &'static str {
                 match self { $(Self::$word => concat!($($line),+).trim_ascii(),)+ }
             }
@@ -83,7 +80,6 @@ pub enum Word<T> {
 
 impl<T: Label> Word<T> {
     /// Returns the member of the set; `None` if this version does not know the word.
-    #[must_use]
     pub fn known(&self) -> Option<T> {
         if let Self::Known(member) = self { Some(*member) } else { None }
     }

@@ -135,7 +135,6 @@ pub struct Held {
 
 impl Held {
     /// Returns whether GPU.py's rules apply: the lease outlives its process, and any process may release it.
-    #[must_use]
     pub fn is_compat(&self) -> bool {
         self.mode.as_deref() == Some("compat")
     }
@@ -201,7 +200,6 @@ impl Claim {
 
     /// Parses the whole of `/proc/PID/environ`. A process may have overwritten it, for example with its
     /// title; then the result is `Unread`.
-    #[must_use]
     pub fn of_environment(environ: &[u8]) -> Self {
         let Some(pairs) = environ.strip_suffix(b"\0") else { return Self::Unread };
         let mut claim = Self::Nothing;
@@ -224,7 +222,6 @@ impl Claim {
     }
 
     /// Returns whether the claim is `Unread`; serialization then omits it.
-    #[must_use]
     pub fn is_unread(&self) -> bool {
         *self == Self::Unread
     }
@@ -243,7 +240,6 @@ pub struct Names<'a> {
 
 impl PoolGpu {
     /// Returns whether this is the named GPU or contains it, by UUID if the pool knows it, else by index.
-    #[must_use]
     pub fn is(&self, names: Names<'_>) -> bool {
         match &self.uuid {
             Some(uuid) => [names.uuid, names.parent].contains(&Some(uuid.as_str())),
@@ -262,7 +258,6 @@ impl PoolGpu {
 
 impl Leases {
     /// Returns the pool's entry for a GPU; for a MIG instance its own entry, or that of its GPU.
-    #[must_use]
     pub fn gpu<'a>(&self, names: impl Into<Names<'a>>) -> Option<&PoolGpu> {
         let names = names.into();
         // A MIG instance's own entry takes precedence over that of its GPU.
@@ -271,13 +266,11 @@ impl Leases {
     }
 
     /// Returns the held lease with this name.
-    #[must_use]
     pub fn held(&self, lease: &str) -> Option<&Held> {
         self.held.iter().find(|held| held.lease == lease)
     }
 
     /// Returns the lease that holds a GPU, if known.
-    #[must_use]
     pub fn holding(&self, gpu: &PoolGpu) -> Option<&Held> {
         self.held(gpu.lease.as_deref()?)
     }

@@ -45,7 +45,6 @@ impl LostGpu {
     }
 
     /// Returns whether this is the GPU with this UUID, or with this index if a UUID is unknown.
-    #[must_use]
     pub fn is(&self, index: &str, uuid: Option<&str>) -> bool {
         match (self.uuid.as_deref(), uuid) {
             (Some(ours), Some(theirs)) => ours == theirs,
@@ -58,7 +57,6 @@ impl LostGpu {
     }
 
     /// Returns whether the process with this pid and start tick may hold the GPU.
-    #[must_use]
     pub fn may_be_held_by(&self, pid: u32, start_ticks: Option<u64>) -> bool {
         let started = start_ticks.map(|ticks| ticks.saturating_mul(MILLIS_PER_TICK));
         if let (Some(started), Some(since)) = (started, self.since_ms)

@@ -45,7 +45,6 @@ pub struct Held {
 
 impl Parts {
     /// Returns the breakdown; `None` if a part is unknown. `held` is `None` if a holder's memory is unknown.
-    #[must_use]
     pub fn of(memory: Option<Memory>, held: Option<Held>) -> Option<Self> {
         let (memory, held) = (memory?, held?);
         let reserved = memory.reserved?;

@@ -82,7 +82,6 @@ pub enum MpsFault {
 impl MpsFault {
     /// Returns whether the daemon does not respond to any client; `None` if unknown, for example because its
     /// directory is in another mount namespace.
-    #[must_use]
     pub const fn is_silence(self) -> Option<bool> {
         match self {
             Self::Timeout | Self::Stopped => Some(true),
@@ -166,19 +165,16 @@ pub struct MpsLog {
 
 impl Mps {
     /// Returns whether no part of MPS runs.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.daemons.is_empty() && self.servers.is_empty()
     }
 
     /// Returns the server with this identity.
-    #[must_use]
     pub fn server(&self, process: ProcessKey) -> Option<&MpsServer> {
         self.servers.iter().find(|server| server.process == process)
     }
 
     /// Returns the daemon of a server, if still running.
-    #[must_use]
     pub fn daemon_of(&self, server: &MpsServer) -> Option<&MpsDaemon> {
         self.daemons.iter().find(|daemon| Some(daemon.process) == server.daemon)
     }
@@ -186,7 +182,6 @@ impl Mps {
 
 impl MpsDaemon {
     /// Returns whether the daemon responds; `None` if unknown.
-    #[must_use]
     pub fn responsive(&self) -> Option<bool> {
         let answer = self.answer.as_ref()?;
         match answer.fault {

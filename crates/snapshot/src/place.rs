@@ -62,7 +62,6 @@ enum Parent {
 
 impl Place {
     /// Parses `/proc/PID/cgroup` of cgroup version 1, 2 or both.
-    #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut place = Self::default();
         for path in paths(text) {
@@ -77,13 +76,11 @@ impl Place {
     }
 
     /// Returns whether the process is in a container or pod.
-    #[must_use]
     pub const fn is_contained(&self) -> bool {
         self.container.is_some() || self.pod_uid.is_some()
     }
 
     /// Returns whether the process is in a systemd service. The manager of a user's session does not count.
-    #[must_use]
     pub fn in_service(&self) -> bool {
         self.unit.as_deref().is_some_and(|unit| is_unit(unit, "service") && !unit.starts_with("user@"))
     }
@@ -102,7 +99,6 @@ impl Place {
 
     /// Returns the path that the process cannot leave by itself: the path of its container, pod or job, of its
     /// user's slice, or of its system service or scope. Otherwise returns the whole path.
-    #[must_use]
     pub fn confinement(&self) -> &str {
         self.boundary.as_deref().unwrap_or_else(|| confinement(&self.cgroup))
     }
@@ -311,7 +307,6 @@ fn is_sluid(part: &str) -> bool {
 }
 
 /// Splits the name of a directory in `/var/log/pods`, `NAMESPACE_NAME_UID`, into namespace, name and UID.
-#[must_use]
 pub fn pod_directory(name: &str) -> Option<(&str, &str, &str)> {
     let (rest, uid) = name.rsplit_once('_')?;
     let (namespace, pod) = rest.split_once('_')?;

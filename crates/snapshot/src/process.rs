@@ -40,7 +40,6 @@ pub enum State (default Unknown) {
 
 impl State {
     /// Parses field 3 of `/proc/PID/stat`. `Z` counts as a zombie until live threads are found.
-    #[must_use]
     pub fn of_letter(letter: &str) -> Self {
         match letter {
             "R" => Self::Running,
@@ -56,13 +55,11 @@ impl State {
     }
 
     /// Returns whether the process has ended, so that it can hold no memory.
-    #[must_use]
     pub const fn ended(self) -> bool {
         matches!(self, Self::Zombie | Self::Dead | Self::Gone)
     }
 
     /// Returns whether the process was paused on purpose: by a signal, a debugger or a frozen cgroup.
-    #[must_use]
     pub const fn on_hold(self) -> bool {
         matches!(self, Self::Stopped | Self::Traced | Self::Frozen)
     }
@@ -79,7 +76,6 @@ pub struct Io {
 
 impl Io {
     /// Parses `/proc/PID/io`.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let value = |name: &str| {
             text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.trim().parse().ok())
@@ -146,7 +142,6 @@ impl Role {
     pub const COMM: &'static str = "nvidia-cuda-mps";
 
     /// Parses the path of a program, or the first argument of a command line.
-    #[must_use]
     pub fn of_program(path: &str) -> Option<Self> {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         match path.rsplit('/').next()? {
@@ -202,7 +197,6 @@ pub enum Seen {
 
 impl Seen {
     /// Returns the facts, if the process was found.
-    #[must_use]
     pub fn found(&self) -> Option<&Facts> {
         if let Self::Found(facts) = self { Some(facts) } else { None }
     }

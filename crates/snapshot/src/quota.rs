@@ -80,13 +80,11 @@ pub struct QuotaProcess {
 
 impl QuotaGpu {
     /// Returns whether the row is for the GPU or MIG instance with this UUID.
-    #[must_use]
     pub fn is(&self, id: &str) -> bool {
         id.split_once('-').is_some_and(|(_, uuid)| uuid.eq_ignore_ascii_case(&self.uuid))
     }
 
     /// Returns the memory that the processes hold according to the driver, as a fraction of the limit.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
     pub fn ratio(&self) -> Option<f64> {
         let limit = self.limit.filter(|limit| *limit > 0)?;
@@ -96,7 +94,6 @@ impl QuotaGpu {
 
 impl Quota {
     /// Returns the slot of a process.
-    #[must_use]
     pub fn place(&self, key: ProcessKey) -> Option<&QuotaProcess> {
         self.processes.iter().find(|process| process.process == Some(key))
     }
@@ -107,7 +104,6 @@ impl Quota {
     }
 
     /// Returns the bytes of a GPU in use by all processes, except those known to have exited.
-    #[must_use]
     pub fn used_by_the_living(&self, gpu: usize) -> u64 {
         let living = self.processes.iter().filter(|process| process.alive != Truth::False);
         living.filter_map(|process| process.used.get(gpu)).fold(0, |sum, used| sum.saturating_add(*used))

@@ -23,7 +23,6 @@ pub struct Engines {
 
 impl Engines {
     /// Returns the utilization of the busiest engine. Memory bandwidth is not an engine and does not count.
-    #[must_use]
     pub fn busiest(&self) -> u32 {
         [self.sm, self.encoder, self.decoder, self.jpeg, self.ofa].into_iter().fold(0, u32::max)
     }

@@ -9,7 +9,6 @@ pub const MOST: usize = 256;
 
 /// Joins arguments with spaces and hides the values of those whose name suggests a secret: `--api-key=…`,
 /// `--token …`, `HF_TOKEN=…`, and the password in `scheme://user:password@host`.
-#[must_use]
 pub fn command(arguments: &[u8]) -> String {
     let mut line = String::new();
     let mut hide_next = false;
@@ -31,7 +30,6 @@ pub fn command(arguments: &[u8]) -> String {
 }
 
 /// Returns whether the end of the command line may have been cut off.
-#[must_use]
 pub fn is_cut(line: &str) -> bool {
     line.len() >= MOST && line.ends_with('…')
 }

@@ -49,7 +49,6 @@ pub struct DeviceProcesses {
 
 impl DeviceProcesses {
     /// Returns the time of the scan, since boot.
-    #[must_use]
     pub const fn at(&self) -> Duration {
         Duration::from_millis(self.boot_ms)
     }

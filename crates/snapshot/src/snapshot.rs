@@ -89,13 +89,11 @@ pub struct Gpu {
 
 impl Snapshot {
     /// Returns how a holder is stuck; `None` if it is not stuck or that is unknown.
-    #[must_use]
     pub fn stuck(&self, holder: &Holder) -> Option<Stuck> {
         Stuck::of(self.processes.get(&holder.process)?)
     }
 
     /// Returns the GPU with the same UUID, or with the same index if a UUID is unknown.
-    #[must_use]
     pub fn gpu(&self, about: &About) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| match (&gpu.about.id, &about.id) {
             (Some(ours), Some(theirs)) => ours == theirs,
@@ -106,13 +104,11 @@ impl Snapshot {
 
 impl Gpu {
     /// Returns whether MIG mode is on, or this is a MIG instance.
-    #[must_use]
     pub fn mig(&self) -> bool {
         self.about.mig.is_some() || self.telemetry.mig_enabled == Some(true)
     }
 
     /// Returns whether the driver listed the GPU's processes, in one list or by MIG instance.
-    #[must_use]
     pub fn lists_processes(&self) -> bool {
         self.listed.is_some() || self.instances.is_some()
     }
@@ -141,7 +137,6 @@ impl<'a> From<&'a Gpu> for Names<'a> {
 
 impl QuotaGpu {
     /// Returns the GPU or MIG instance of this row.
-    #[must_use]
     pub fn among<'a>(&self, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
         gpus.iter().find(|gpu| gpu.about.id.as_ref().is_some_and(|id| self.is(&id.0)))
     }
@@ -157,7 +152,6 @@ pub struct UserTotals {
 }
 
 /// Returns the label of a process's owner: the name if known, else the uid.
-#[must_use]
 pub fn user_label(facts: &Facts) -> Option<String> {
     facts.user.clone().or_else(|| facts.uid.map(|uid| uid.to_string()))
 }

@@ -64,13 +64,11 @@ pub struct SourceState {
 
 impl SourceState {
     /// Returns the state of a source that answered.
-    #[must_use]
     pub const fn up(took: Duration) -> Self {
         Self { fault: None, took: Some(took) }
     }
 
     /// Returns the state of a source that is down.
-    #[must_use]
     pub const fn down(fault: Fault) -> Self {
         Self { fault: Some(fault), took: None }
     }

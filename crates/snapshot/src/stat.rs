@@ -31,7 +31,6 @@ const LAST: usize = 22;
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 /// Parses one line; `None` if it is truncated or malformed.
-#[must_use]
 pub fn parse(line: &[u8]) -> Option<Stat> {
     let open = line.iter().position(|byte| *byte == b'(')?;
     let close = line.iter().rposition(|byte| *byte == b')')?;

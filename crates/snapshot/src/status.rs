@@ -10,25 +10,21 @@ pub struct Status<'a>(&'a [u8]);
 
 impl<'a> Status<'a> {
     /// Wraps the contents of a file.
-    #[must_use]
     pub const fn new(text: &'a [u8]) -> Self {
         Self(text)
     }
 
     /// Returns the pid in each PID namespace, from the reader's to the process's own (`NSpid`, Linux 4.1).
-    #[must_use]
     pub fn pids(self) -> Option<Vec<u32>> {
         self.numbers("NSpid:")
     }
 
     /// Returns the real, effective, saved and filesystem uid (`Uid`).
-    #[must_use]
     pub fn uids(self) -> Option<Vec<u32>> {
         self.numbers("Uid:")
     }
 
     /// Returns a bit mask, such as `SigIgn:` or `CapEff:`.
-    #[must_use]
     pub fn mask(self, name: &str) -> Option<u64> {
         u64::from_str_radix(self.field(name)?.trim(), 16).ok()
     }

@@ -27,7 +27,6 @@ pub enum Stuck {
 
 impl Stuck {
     /// Returns how a process is stuck; `None` if it is not stuck or that is unknown.
-    #[must_use]
     pub fn of(process: &Process) -> Option<Self> {
         if let Some(kind) = Self::in_state(process.state) {
             return Some(kind).filter(|_| process.samples >= SAMPLES);
@@ -37,7 +36,6 @@ impl Stuck {
     }
 
     /// Returns whether the process is in a state that counts as stuck after more samples.
-    #[must_use]
     pub const fn may_be(process: &Process) -> bool {
         Self::in_state(process.state).is_some() && process.samples < SAMPLES
     }
@@ -53,7 +51,6 @@ impl Stuck {
     }
 
     /// Returns a description in words.
-    #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
             Self::ZombieLeader => "the thread-group leader exited, other threads are running",
@@ -65,7 +62,6 @@ impl Stuck {
     }
 
     /// Returns what frees the memory that it holds.
-    #[must_use]
     pub const fn freed_by(self) -> &'static str {
         match self {
             Self::ZombieLeader => "SIGKILL; its parent does not have to reap it first",

@@ -14,14 +14,12 @@ pub enum Truth (default Unknown) {
 
 impl Truth {
     /// Returns whether both are true.
-    #[must_use]
     pub const fn and(self, other: Self) -> Self {
         // In the order false, unknown, true, the smaller value is the conjunction.
         if (self as u8) < other as u8 { self } else { other }
     }
 
     /// Returns whether at least one is true.
-    #[must_use]
     pub const fn or(self, other: Self) -> Self {
         if (self as u8) < other as u8 { other } else { self }
     }

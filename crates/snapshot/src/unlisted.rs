@@ -22,7 +22,6 @@ const FIRST_USER: u32 = 1000;
 
 /// Returns the unlisted processes of a GPU; `None` if unknown. For a GPU in MIG mode, its instances list the
 /// processes and share its device file.
-#[must_use]
 pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceProcess>> {
     let device_processes = snapshot.device_processes.as_ref()?;
     if snapshot.namespace != PidNamespace::Host || gpu.about.mig.is_some() {
@@ -52,7 +51,6 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceP
 }
 
 /// Returns whether a process is a driver service or GPU monitor.
-#[must_use]
 pub fn is_service(process: &DeviceProcess) -> bool {
     SERVICES.contains(&process.comm.as_str()) && process.uid.is_some_and(|uid| uid < FIRST_USER)
 }

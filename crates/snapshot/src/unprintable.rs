@@ -2,7 +2,6 @@
 
 /// Returns whether a character is a control, bidirectional control, zero-width, private-use or noncharacter,
 /// or a blank other than the space. Letters that resemble letters of another script are not included.
-#[must_use]
 pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'

@@ -54,7 +54,6 @@ pub enum Utilization {
 
 impl Utilization {
     /// Returns the utilization of the busiest engine in percent, if observed.
-    #[must_use]
     pub fn percent(&self) -> Option<u32> {
         match self {
             Self::Observed(engines) => Some(engines.busiest()),
@@ -63,7 +62,6 @@ impl Utilization {
     }
 
     /// Returns whether the utilization is at most [`IDLE_AT_MOST_PERCENT`]; `None` if unknown.
-    #[must_use]
     pub fn idle(&self) -> Option<bool> {
         self.percent().map(|percent| percent <= IDLE_AT_MOST_PERCENT)
     }
@@ -97,7 +95,6 @@ pub struct Question {
 
 impl Window<'_> {
     /// Returns the utilization by one holder, according to the table of this module.
-    #[must_use]
     pub fn evaluate(&self, question: Question) -> Utilization {
         if self.mig {
             return Utilization::Unknown(Why::Mig);
@@ -138,7 +135,6 @@ impl Window<'_> {
 
     /// Returns whether nothing computed on the GPU: according to the device, or because all listed processes
     /// were observed idle. Empty lists at both ends of the window are no evidence for the time in between.
-    #[must_use]
     pub fn idle(&self, holders: impl Iterator<Item = Utilization>) -> Truth {
         let all: Vec<Option<bool>> = holders.map(|utilization| utilization.idle()).collect();
         if all.contains(&Some(false)) {
@@ -211,7 +207,6 @@ impl Reading {
 
     /// Removes samples above 100 % or of unlisted pids (both counted as gaps), and samples older than the
     /// lookback. Sorts the rest by pid.
-    #[must_use]
     pub fn cleaned(mut self, listed: impl Fn(u32) -> bool, gaps: &mut Gaps) -> Self {
         let Self { since, answer, doubted, strangers, .. } = &mut self;
         if let Answer::Samples(samples) = answer {

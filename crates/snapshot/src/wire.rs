@@ -219,7 +219,6 @@ pub struct Process {
 
 impl Process {
     /// Returns the identity; `None` if `/proc` did not confirm the process.
-    #[must_use]
     pub fn key(&self) -> Option<ProcessKey> {
         Some(ProcessKey { pid: self.pid, start_ticks: self.start_ticks? })
     }
@@ -227,7 +226,6 @@ impl Process {
 
 impl Relative {
     /// Returns the identity.
-    #[must_use]
     pub const fn key(&self) -> ProcessKey {
         ProcessKey { pid: self.pid, start_ticks: self.start_ticks }
     }

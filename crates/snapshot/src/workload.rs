@@ -65,7 +65,6 @@ pub const LONGEST_PATH: usize = 1024;
 
 impl Home {
     /// Determines the workload from the cgroup.
-    #[must_use]
     pub fn of(place: &Place) -> Self {
         // The external step contains Slurm's own sleep process, which belongs to root, and adopted sessions.
         let external = place.slurm_step.as_deref() == Some("extern");
@@ -105,7 +104,6 @@ fn named(place: &Place) -> Option<Arc<str>> {
 
 /// Returns the cgroup that contains a process and may hold many workloads: a container, a Slurm job, a pod, a
 /// login session or another scope. Returns `None` for a service or any other cgroup.
-#[must_use]
 pub fn enclosure(place: &Place) -> Option<Arc<str>> {
     if place.in_service() {
         return None;
@@ -118,7 +116,6 @@ pub fn enclosure(place: &Place) -> Option<Arc<str>> {
 
 /// Returns whether two processes are in one cgroup, or below one container, job, pod or unit, where processes
 /// may create further cgroups.
-#[must_use]
 pub fn share_cgroup(one: &Place, other: &Place) -> bool {
     !one.cgroup.is_empty() && around(one) == around(other) && Home::of(one) == Home::of(other)
 }
@@ -196,7 +193,6 @@ enum Kind {
 
 impl Node {
     /// Returns the node of a process with this `stat` and cgroup.
-    #[must_use]
     pub fn new(stat: &Stat, home: Home) -> Self {
         let kind = if stat.kernel_thread { Kind::KernelThread } else { Kind::of(&stat.comm) };
         // `slurmstepd` runs in the cgroup of its job, but is not part of the job.
@@ -228,7 +224,6 @@ impl Kind {
 
 /// Returns whether a program with this name starts separate workloads and belongs to none of them: a login, a
 /// supervisor, a multiplexer, a desktop.
-#[must_use]
 pub fn keeps_others(comm: &str) -> bool {
     Kind::of(comm) == Kind::SessionHost
 }

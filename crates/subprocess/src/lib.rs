@@ -32,7 +32,6 @@ pub struct Talk<'a> {
 
 impl Talk<'_> {
     /// Returns options without input and with output.
-    #[must_use]
     pub const fn within(deadline: Duration) -> Self {
         Self { input: b"", heard: true, deadline, late: Late::Group }
     }

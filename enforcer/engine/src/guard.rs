@@ -131,7 +131,6 @@ pub struct Traits<'a> {
 }
 
 /// Returns why the built-in protection exempts a process.
-#[must_use]
 pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     if process.pid <= 1 {
         return Some("it is the init process (PID 1)");
@@ -148,7 +147,6 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
 }
 
 /// Returns whether a process with this name can be protected by its name.
-#[must_use]
 pub fn is_named(comm: &str, contained: bool) -> bool {
     with_name(comm, contained).is_some()
 }
@@ -218,7 +216,6 @@ pub struct Found {
 
 impl Found {
     /// Returns its identity.
-    #[must_use]
     pub fn key(&self) -> ProcessKey {
         self.person.stat.key
     }
@@ -235,7 +232,6 @@ pub struct Refusal {
 
 impl Refusal {
     /// Creates a refusal.
-    #[must_use]
     pub fn refused(why: impl Into<String>) -> Self {
         Self { outcome: Outcome::Refused, why: why.into() }
     }

@@ -22,7 +22,6 @@ pub struct Members<'a> {
 
 impl Members<'_> {
     /// Returns the processes that belong to the subject now, by pid.
-    #[must_use]
     pub fn find(&self, table: &Table) -> BTreeMap<u32, ProcessKey> {
         let found = match self.subject.kind {
             Kind::Workload | Kind::Gpu => {

@@ -44,13 +44,11 @@ pub struct Table {
 
 impl Table {
     /// Builds the table.
-    #[must_use]
     pub fn of(people: impl IntoIterator<Item = ProcessInfo>) -> Self {
         Self::sorted(people.into_iter().map(|person| (person.stat.key.pid, person)).collect())
     }
 
     /// Builds the table from processes by pid.
-    #[must_use]
     pub fn sorted(people: BTreeMap<u32, ProcessInfo>) -> Self {
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (pid, person) in &people {
@@ -60,26 +58,22 @@ impl Table {
     }
 
     /// Returns the table with these processes updated.
-    #[must_use]
     pub fn with(mut self, people: impl IntoIterator<Item = ProcessInfo>) -> Self {
         self.people.extend(people.into_iter().map(|person| (person.stat.key.pid, person)));
         Self::sorted(self.people)
     }
 
     /// Returns the process with this key, if it still runs.
-    #[must_use]
     pub fn get(&self, key: ProcessKey) -> Option<&ProcessInfo> {
         self.people.get(&key.pid).filter(|person| person.stat.key == key)
     }
 
     /// Returns the children of a process.
-    #[must_use]
     pub fn children(&self, pid: u32) -> &[u32] {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the ancestors of a process.
-    #[must_use]
     pub fn ancestors(&self, pid: u32) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         let mut next = pid;
@@ -94,7 +88,6 @@ impl Table {
 }
 
 /// Returns whether a process has exited or is exiting.
-#[must_use]
 pub fn is_over(state: State) -> bool {
     matches!(state, State::Zombie | State::Dead)
 }

@@ -67,7 +67,6 @@ pub enum Test {
 
 impl Test {
     /// Compares a value.
-    #[must_use]
     pub fn condition(&self, value: Value) -> Truth {
         match (self, value) {
             (Self::Within(bounds), Value::Number(number)) => bounds.hold(number).into(),

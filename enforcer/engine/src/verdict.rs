@@ -96,7 +96,6 @@ pub enum Hold {
 
 impl Hold {
     /// Returns whether it withholds all destructive steps while it lasts; the others apply to one action.
-    #[must_use]
     pub const fn node_wide(self) -> bool {
         !matches!(
             self,
@@ -112,7 +111,6 @@ impl Hold {
     }
 
     /// Returns the explanation for people.
-    #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Paused => "paused by an administrator",
@@ -255,13 +253,11 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns whether the step stays due while the match lasts.
-    #[must_use]
     pub const fn may_be_tried_again(self) -> bool {
         matches!(self, Self::Cancelled | Self::Reprieved)
     }
 
     /// Returns whether it counts for the failure breaker, so that the target is not tried again.
-    #[must_use]
     pub const fn failure(self) -> bool {
         matches!(self, Self::GoneNotReleased | Self::Unkillable | Self::Failed)
     }

@@ -86,19 +86,16 @@ pub enum Health {
 
 impl View {
     /// Time of the snapshot since boot.
-    #[must_use]
     pub const fn boot(&self) -> Duration {
         Duration::from_millis(self.snapshot.boot_ms)
     }
 
     /// Sampling interval.
-    #[must_use]
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.snapshot.interval_ms)
     }
 
     /// Whether its processes belong to this host and boot, and can be identified.
-    #[must_use]
     pub fn trusted(&self) -> bool {
         self.snapshot.pid_namespace == PidNamespace::Host && self.snapshot.boot_id.is_some()
     }
@@ -110,7 +107,6 @@ impl View {
     }
 
     /// Returns whether a source answered.
-    #[must_use]
     pub fn source(&self, name: &str) -> Health {
         match self.snapshot.sources.get(name) {
             Some(source) if source.up => Health::Well,
@@ -119,7 +115,6 @@ impl View {
     }
 
     /// Returns whether a GPU may be held by an unseen process: it has no process list, or is absent.
-    #[must_use]
     pub fn hides(&self, uuid: &str) -> bool {
         let is_gpu = |gpu: &&wire::Gpu| gpu.uuid.as_deref() == Some(uuid);
         let gpu = self.snapshot.gpus.iter().find(is_gpu);
@@ -127,19 +122,16 @@ impl View {
     }
 
     /// Returns the GPU of a target of that kind.
-    #[must_use]
     pub fn gpu_of(&self, target: &Target) -> Option<&wire::Gpu> {
         self.snapshot.gpus.get(*target.gpus.first()?).filter(|_| target.kind == Kind::Gpu)
     }
 
     /// Returns the lease pool, if its server responded recently.
-    #[must_use]
     pub fn leases(&self) -> Option<&Leases> {
         leases::of(&self.snapshot)
     }
 
     /// Returns the lease of a target of that kind.
-    #[must_use]
     pub fn held(&self, target: &Target) -> Option<&Held> {
         self.leases()?.held.get(target.lease?.place)
     }
@@ -210,7 +202,6 @@ impl View {
 
     /// Returns whether a GPU has no process list, so that any target may hold more. Holders of a lost GPU are
     /// remembered; in MIG mode the instances have the lists.
-    #[must_use]
     pub fn blind(&self) -> bool {
         self.snapshot.gpus.iter().any(|gpu| {
             let remembered =
@@ -221,7 +212,6 @@ impl View {
     }
 
     /// Returns the age of a process.
-    #[must_use]
     pub fn age(&self, process: &wire::Process) -> Option<Duration> {
         let started = Duration::from_millis(process.start_ticks?.checked_mul(MILLIS_PER_TICK)?);
         Some(self.boot().saturating_sub(started))

@@ -100,7 +100,6 @@ pub enum Delivered {
 
 impl Delivery {
     /// Returns the outcome.
-    #[must_use]
     pub fn outcome(&self) -> Delivered {
         self.result.as_ref().map_or_else(|(outcome, _)| *outcome, |()| Delivered::Ok)
     }
@@ -137,7 +136,6 @@ struct Job {
 
 impl Notices {
     /// Returns the sender of notifications and the receiver of their results. Starts no thread yet.
-    #[must_use]
     pub fn new(settings: NoticeSettings) -> (Self, UnboundedReceiver<Delivery>) {
         let (deliveries, results) = unbounded_channel();
         let stopped = AtomicBool::new(false);

@@ -35,7 +35,6 @@ pub struct ActionRequest {
 
 impl ActionRequest {
     /// Returns the request of a verdict that demands an action; `None` for other verdicts.
-    #[must_use]
     pub fn of(verdict: &Verdict, policy: &Policy) -> Option<Self> {
         let What::Act(id, action) = &verdict.what else { return None };
         let rule = policy.rules.iter().find(|rule| rule.name == verdict.rule);

@@ -25,7 +25,6 @@ const LONGEST: Duration = Duration::from_secs(5);
 const ACK: Duration = Duration::from_secs(5);
 
 /// Continues the processes that are unchanged and still stopped; returns their number.
-#[must_use]
 pub fn continue_stopped(still: &HeldStill) -> usize {
     if let Some(file) = &still.freezer {
         let opened = std::fs::OpenOptions::new().write(true).open(file);

@@ -60,7 +60,6 @@ impl Judged {
     }
 
     /// Describes the reason and the remaining time; `now` is since boot.
-    #[must_use]
     pub fn describe(&self, now: Duration) -> String {
         let left = self.freed_at_ms.map(|at| Duration::from_millis(at).saturating_sub(now));
         match left {
@@ -75,7 +74,6 @@ impl Judged {
 
 impl AgentStatus {
     /// Number of GPUs by conclusion.
-    #[must_use]
     pub fn judged_as(&self, judgement: &str) -> usize {
         self.judged.iter().filter(|judged| judged.judgement == judgement).count()
     }

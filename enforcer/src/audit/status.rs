@@ -24,14 +24,12 @@ impl LogStatus {
     }
 
     /// Returns whether the last write succeeded and no write hangs. A failed write is retried every second.
-    #[must_use]
     pub fn writable(&self) -> bool {
         !self.failed() && !self.hangs()
     }
 
     /// Returns whether a disk access has been in progress for longer than [`PATIENCE`]. A call of
     /// [`AuditLog::record`](super::AuditLog::record) would block.
-    #[must_use]
     pub fn hangs(&self) -> bool {
         self.busy().is_some_and(|since| clock::since_boot().saturating_sub(since) > PATIENCE)
     }
@@ -55,7 +53,6 @@ impl LogStatus {
     }
 
     /// Returns the number of failed writes.
-    #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }

@@ -54,7 +54,6 @@ fn nothing(pid: Option<u32>) -> String {
 }
 
 /// Formats the explanation of one rule for one target.
-#[must_use]
 pub fn text(explained: &Explained, colors: Colors) -> String {
     let pending = &explained.pending;
     let owner = pending.user.as_deref().map(|user| format!(" of {}", line(user))).unwrap_or_default();

@@ -80,7 +80,6 @@ impl Failure {
     }
 
     /// Exit code of the program.
-    #[must_use]
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Faults(_) | Self::Settings(_) => Exit::Usage,

@@ -94,7 +94,6 @@ pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write)
 }
 
 /// Formats the status.
-#[must_use]
 pub fn text(status: &Status, now: Now, screen: Screen) -> String {
     let (colors, _) = screen;
     let mut text = colors.title(&line(&format!("{}  bailiff-enforcer {}", status.node, status.version)));
@@ -227,7 +226,6 @@ fn listed<'a, T: 'a>(
 }
 
 /// Returns the width of the terminal; `None` if standard output is not a terminal.
-#[must_use]
 pub fn columns() -> Option<usize> {
     let out = io::stdout();
     out.is_terminal().then(|| match tcgetwinsize(&out) {

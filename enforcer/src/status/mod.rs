@@ -57,13 +57,11 @@ pub struct Status {
 
 impl Status {
     /// Returns whether all destructive steps are withheld for this reason.
-    #[must_use]
     pub fn is_held(&self, hold: Hold) -> bool {
         self.holds.iter().any(|held| held.hold == hold) || self.breakers.iter().any(|open| open.hold == hold)
     }
 
     /// Returns whether a breaker is open.
-    #[must_use]
     pub fn is_open(&self, breaker: Breaker) -> bool {
         self.breakers.iter().any(|open| open.breaker == breaker)
     }
@@ -119,14 +117,12 @@ pub struct HoldStatus {
 
 impl HoldStatus {
     /// Returns the details in brackets, if they say more than the hold's meaning.
-    #[must_use]
     pub fn more(&self) -> String {
         let more = !self.detail.is_empty() && self.detail != self.hold.meaning();
         if more { format!(" ({})", self.detail) } else { String::new() }
     }
 
     /// Returns a phrase about the time that is left, if the end is known; `wall` is the wall-clock time.
-    #[must_use]
     pub fn left(&self, wall: Duration) -> String {
         let left = |until| Duration::try_from_secs_f64(until).unwrap_or_default().saturating_sub(wall);
         self.until.map(|until| format!(", for {} more", Span(left(until)))).unwrap_or_default()
@@ -147,7 +143,6 @@ pub enum Breaker {
 
 impl Breaker {
     /// Describes how the breaker closes.
-    #[must_use]
     pub const fn closes(self) -> &'static str {
         match self {
             Self::Mass => "resume closes it",
@@ -158,7 +153,6 @@ impl Breaker {
     }
 
     /// Hold of the node when the breaker is open.
-    #[must_use]
     pub const fn hold(self) -> Hold {
         match self {
             Self::Mass => Hold::MassBreaker,
@@ -275,7 +269,6 @@ pub struct Pending {
 
 impl Pending {
     /// Returns the earliest time until the step.
-    #[must_use]
     pub fn due_in(&self) -> Option<Duration> {
         Duration::try_from_secs_f64(self.due_in?).ok()
     }
@@ -308,7 +301,6 @@ pub struct PastAction {
 
 impl PastAction {
     /// Returns whether the target was ended and the released memory is unknown.
-    #[must_use]
     pub const fn is_unknown(&self) -> bool {
         self.released.is_none() && matches!(self.outcome, Outcome::GoneNotReleased | Outcome::Undetermined)
     }
@@ -333,7 +325,6 @@ pub struct InFlight {
 
 impl InFlight {
     /// Describes the action; `wall` is the wall-clock time.
-    #[must_use]
     pub fn describe(&self, wall: Duration) -> String {
         let since = ago(self.since, wall);
         format!("{} by rule {} against {}, begun {since}", self.step, self.rule, self.target)
@@ -365,19 +356,16 @@ pub struct Stream {
 
 impl Stream {
     /// Returns the age of the last evaluated snapshot at this time since boot.
-    #[must_use]
     pub fn age(&self, boot: Duration) -> Option<Duration> {
         self.seen_boot_ms.map(|seen| boot.saturating_sub(Duration::from_millis(seen)))
     }
 
     /// Returns the sampling interval.
-    #[must_use]
     pub fn interval(&self) -> Option<Duration> {
         self.interval_ms.map(Duration::from_millis)
     }
 
     /// Returns whether the last evaluated snapshot is outdated at this time since boot.
-    #[must_use]
     pub fn is_stale(&self, boot: Duration) -> bool {
         self.age(boot).zip(self.interval()).is_some_and(|(age, interval)| age > interval * STALE_INTERVALS)
     }

@@ -170,7 +170,6 @@ impl<K: Ord> Counted<K> {
     }
 
     /// Returns a counter.
-    #[must_use]
     pub fn of(&self, what: &K) -> u64 {
         self.0.get(what).copied().unwrap_or_default()
     }

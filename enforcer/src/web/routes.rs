@@ -39,7 +39,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the outcome without its details.
-    #[must_use]
     pub const fn result(&self) -> Reloaded {
         match self {
             Self::Applied(_) => Reloaded::Applied,

@@ -11,7 +11,6 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 /// Returns the clap definitions of all programs.
-#[must_use]
 pub fn programs() -> [Command; 3] {
     [
         bailiff_cli::flags(),

@@ -10,7 +10,6 @@ use bailiff_snapshot::{
 };
 
 /// Returns sample `seq` of a node with these GPUs and processes, one interval after the previous sample.
-#[must_use]
 pub fn sample(
     (seq, interval): (u64, Duration),
     gpus: Vec<GpuSample>,
@@ -40,21 +39,18 @@ pub fn sample(
 }
 
 /// Returns a GPU that lists these entries.
-#[must_use]
 pub fn gpu((index, uuid): (u32, &str), entries: Vec<Entry>) -> GpuSample {
     let about = About { id: Some(GpuId(uuid.to_owned())), ..About::unnamed(index) };
     GpuSample { fault: None, entries: Some(entries), ..GpuSample::faulty(about, Fault::Error) }
 }
 
 /// Returns an entry of the driver's list: a process that computes.
-#[must_use]
 pub fn entry(pid: u32, memory: Option<u64>) -> Entry {
     Entry { pid, memory, kinds: Kinds { compute: true, ..Kinds::default() }, peak: None }
 }
 
 /// Returns a reading with these process samples and, since the previous reading, this maximum utilization of the
 /// device in percent.
-#[must_use]
 pub fn reading(stamp: u64, maximum: u32, samples: Vec<UtilSample>) -> Reading {
     Reading {
         since: 1,
@@ -65,13 +61,11 @@ pub fn reading(stamp: u64, maximum: u32, samples: Vec<UtilSample>) -> Reading {
 }
 
 /// Returns the driver's sample of a process that used the streaming multiprocessors.
-#[must_use]
 pub fn used(pid: u32, stamp: u64, sm: u32) -> UtilSample {
     UtilSample { pid, stamp, engines: Engines { sm, ..Engines::default() } }
 }
 
 /// Returns a sleeping process of user 1000.
-#[must_use]
 pub fn facts(key: ProcessKey) -> Facts {
     Facts {
         key,
@@ -97,7 +91,6 @@ pub fn facts(key: ProcessKey) -> Facts {
 }
 
 /// Returns what `/proc` shows of this process, by pid.
-#[must_use]
 pub fn found(facts: Facts) -> (u32, Seen) {
     (facts.key.pid, Seen::Found(Box::new(facts)))
 }
@@ -106,7 +99,6 @@ pub fn found(facts: Facts) -> (u32, Seen) {
 ///
 /// # Panics
 /// If there is no sample.
-#[must_use]
 pub fn walk(samples: impl IntoIterator<Item = Sample>) -> Snapshot {
     let joined = samples.into_iter().fold(None, |last, next| Some(Snapshot::between(last.as_ref(), next)));
     #[expect(clippy::expect_used, reason = "a test may fail loudly")]

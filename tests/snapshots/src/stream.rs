@@ -4,7 +4,6 @@ use bailiff_snapshot::wire::{Facts, Gpu, Holder, Process, Snapshot, Source, VERS
 use bailiff_snapshot::{Fault, PidNamespace, State};
 
 /// Returns snapshot `seq` of a host whose driver and `/proc` respond. Snapshots are five seconds apart.
-#[must_use]
 pub fn snapshot(seq: u64, gpus: Vec<Gpu>, processes: Vec<Process>) -> Snapshot {
     Snapshot {
         version: VERSION,
@@ -21,39 +20,33 @@ pub fn snapshot(seq: u64, gpus: Vec<Gpu>, processes: Vec<Process>) -> Snapshot {
 }
 
 /// Returns a source that responded, or one that did not respond in time.
-#[must_use]
 pub fn source(up: bool) -> Source {
     Source { up, fault: (!up).then_some(Fault::Timeout.into()) }
 }
 
 /// Returns a GPU that lists these holders.
-#[must_use]
 pub fn gpu(index: &str, holders: Vec<Holder>) -> Gpu {
     let (uuid, listed) = (Some(format!("GPU-{index}")), Some(holders.len() as u64));
     Gpu { index: index.to_owned(), uuid, listed, holders, ..Gpu::default() }
 }
 
 /// Returns a process that computes on a GPU, with its memory and utilization.
-#[must_use]
 pub fn holder(pid: u32, memory: Option<u64>, utilization: Option<u32>) -> Holder {
     Holder { pid, kinds: "C".into(), memory, utilization, ..Holder::default() }
 }
 
 /// Returns a sleeping process that `/proc` shows.
-#[must_use]
 pub fn process(pid: u32, start_ticks: u64, facts: Facts) -> Process {
     let (start_ticks, state) = (Some(start_ticks), State::Sleeping.into());
     Process { pid, start_ticks, state, facts: Some(facts), ..Process::default() }
 }
 
 /// Returns a process that has been listed since snapshot `first_seq`, but only by the driver.
-#[must_use]
 pub fn unconfirmed(pid: u32, first_seq: u64, state: State) -> Process {
     Process { pid, first_seq: Some(first_seq), state: state.into(), ..Process::default() }
 }
 
 /// Returns the facts of a program of user 1000 that was started by pid 1.
-#[must_use]
 pub fn facts(comm: &str) -> Facts {
     Facts { comm: comm.into(), ppid: 1, uid: Some(1000), ..Facts::default() }
 }

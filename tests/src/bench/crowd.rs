@@ -36,7 +36,6 @@ pub struct Crowd {
 ///
 /// # Panics
 /// If Redis is not responding.
-#[must_use]
 pub fn crowd(count: usize) -> Crowd {
     raise_limit();
     let redis = Redis::start();

@@ -43,7 +43,6 @@ impl EvalContext {
     ///
     /// # Panics
     /// If a program cannot be started.
-    #[must_use]
     pub fn new(holders: usize, rules: usize) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         File::create(directory.path().join("nvidia0")).expect("a stand-in for a device");
@@ -136,7 +135,6 @@ impl EvalContext {
     ///
     /// # Panics
     /// If `/proc` cannot be read.
-    #[must_use]
     pub fn rss_mib(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.enforcer.id()))
             .expect("the status is readable");

@@ -57,7 +57,6 @@ impl Line {
 
 impl Counter {
     /// Starts Redis with the pool.
-    #[must_use]
     pub fn new() -> Self {
         let counter = Self { redis: Redis::start() };
         counter.command(&["init", "--gpus", "0"]);
@@ -79,7 +78,6 @@ impl Counter {
     }
 
     /// Returns the durations of acquire and release, each from process start to exit.
-    #[must_use]
     pub fn one_shot(&self) -> (Duration, Duration) {
         let pid = std::process::id().to_string();
         let (acquired, receiver) = self.command(&["acquire", "--for", &pid]);
@@ -89,7 +87,6 @@ impl Counter {
     }
 
     /// Returns the durations of a command with `run` and without it.
-    #[must_use]
     pub fn run(&self) -> (Duration, Duration) {
         let began = Instant::now();
         Command::new("true").status().expect("`true` runs");
@@ -98,7 +95,6 @@ impl Counter {
     }
 
     /// Returns the times from a push to the return of a plain pop, with this many blocked connections.
-    #[must_use]
     pub fn bare(&self, waiters: usize) -> Vec<Duration> {
         self.served(waiters, 1, |redis, served| {
             let mut line = Line::open(redis);
@@ -109,7 +105,6 @@ impl Counter {
     }
 
     /// Returns the times from a push until one of our waiters has its lease.
-    #[must_use]
     pub fn ours(&self, waiters: usize) -> Vec<Duration> {
         self.served(waiters, 2, |redis, served| {
             let mut pool =

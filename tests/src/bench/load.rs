@@ -14,7 +14,6 @@ pub struct Load {
 
 impl Load {
     /// Starts the processes. A quarter of them are busy.
-    #[must_use]
     pub fn new(gpus: usize, each: usize) -> Self {
         let holders: Vec<Holder> = (0..gpus * each).map(|_| Holder::sleeping()).collect();
         let scenario = Scenario::new(&text(&holders, gpus, ""));
@@ -22,13 +21,11 @@ impl Load {
     }
 
     /// Returns the driver's scenario.
-    #[must_use]
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
     /// Returns the size of the load, such as `8 x 4`.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{} x {}", self.gpus, self.holders.len() / self.gpus)
     }

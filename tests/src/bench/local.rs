@@ -64,7 +64,6 @@ impl Waiter {
 }
 
 /// Runs as a waiter if the arguments are those of a waiter. Returns whether it did.
-#[must_use]
 pub fn waiter(arguments: &[String]) -> bool {
     let [part, pool] = arguments else { return false };
     match part.as_str() {
@@ -125,7 +124,6 @@ fn files(pool: &Path) -> Vec<File> {
 
 impl Locks {
     /// Creates a pool.
-    #[must_use]
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
         let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -140,7 +138,6 @@ impl Locks {
     }
 
     /// Returns the time from the close of a file until the notified process holds the lock.
-    #[must_use]
     pub fn bare(&self) -> Duration {
         let held = files(&self.pool());
         for file in &held {
@@ -157,7 +154,6 @@ impl Locks {
     }
 
     /// Returns the times until each of this many waiters has its lease, and until the lease is recorded.
-    #[must_use]
     pub fn ours(&self, waiters: usize) -> Vec<[Duration; 2]> {
         let (mut others, mut pool) = (Local::at(self.pool()), Local::at(self.pool()));
         for (pool, lease, want) in [(&mut others, "others", GPUS - 1), (&mut pool, "first", 1)] {

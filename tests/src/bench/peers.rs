@@ -23,7 +23,6 @@ pub struct Program {
 }
 
 /// Starts our exporter with these additional arguments.
-#[must_use]
 pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
     let mut command = exporter::command(load.scenario());
     let address = free_address();
@@ -32,13 +31,11 @@ pub fn bailiff(load: &Load, arguments: &[&str]) -> Program {
 }
 
 /// Starts the installed peers (`tests/setup peers` installs them).
-#[must_use]
 pub fn others(load: &Load) -> Vec<Program> {
     starters(load).into_iter().map(|start| start()).collect()
 }
 
 /// Returns functions that start the installed peers.
-#[must_use]
 pub fn starters(load: &Load) -> Vec<Box<dyn Fn() -> Program + '_>> {
     let nvitop = programs::root().join("target/venv/bin/nvitop-exporter");
     let all_smi = programs::root().join("target/tools/bin/all-smi");
@@ -96,7 +93,6 @@ impl Program {
     }
 
     /// Returns the program's name.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -129,7 +125,6 @@ impl Program {
     ///
     /// # Panics
     /// If the program does not respond.
-    #[must_use]
     pub fn scrape(&self) -> Duration {
         let began = Instant::now();
         let answer = http::get(self.address, "/metrics", &[]).expect("the server responds");
@@ -138,13 +133,11 @@ impl Program {
     }
 
     /// Returns the resource use of the program and its descendants.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         Usage::of(&family(self.child.id()))
     }
 
     /// Returns the CPU time used in a period without scrapes.
-    #[must_use]
     pub fn idle_cpu(&self, span: Duration) -> Duration {
         let before = self.usage().cpu;
         std::thread::park_timeout(span);
@@ -152,7 +145,6 @@ impl Program {
     }
 
     /// Returns the number of our exporter's newest snapshot.
-    #[must_use]
     pub fn tick(&self) -> f64 {
         Page::read(&self.until_page()).value("bailiff_snapshots_total", &[]).unwrap_or_default()
     }

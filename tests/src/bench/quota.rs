@@ -48,7 +48,6 @@ impl Scale {
     ///
     /// # Panics
     /// If the library is not built.
-    #[must_use]
     pub fn new() -> Self {
         let library = programs::root().join("target/quota/libbailiff_quota.so");
         assert!(library.exists(), "no library: run `cargo build --profile quota --package bailiff-quota`");
@@ -57,7 +56,6 @@ impl Scale {
 
     /// Returns the nanoseconds per call. This is the minimum of several attempts, since other load can only
     /// increase it.
-    #[must_use]
     pub fn weigh(&self, front: Front, load: Load) -> f64 {
         let others = if let Front::Shared(others) = front { others } else { 0 };
         let quota = self.machine.path("quota");

@@ -26,7 +26,6 @@ pub struct Memory {
 
 impl Usage {
     /// Returns the resource use of these processes.
-    #[must_use]
     pub fn of(pids: &[u32]) -> Self {
         let mut usage = Self::default();
         for pid in pids {
@@ -46,7 +45,6 @@ impl AddAssign for Memory {
 }
 
 /// Converts bytes to MiB.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
 pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)

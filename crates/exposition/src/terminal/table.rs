@@ -39,7 +39,6 @@ pub enum Tone {
 
 impl Tone {
     /// Returns the text in this colour.
-    #[must_use]
     pub fn paint(self, text: &str, colors: Colors) -> String {
         match self {
             Self::Plain => text.to_owned(),
@@ -81,13 +80,11 @@ impl Table {
     }
 
     /// Creates a table of these rows, with one cell per column.
-    #[must_use]
     pub const fn new(columns: Vec<(&'static str, Column)>, rows: Vec<Vec<Cell>>) -> Self {
         Self { columns, rows }
     }
 
     /// Returns the header and the rows; nothing if there are no rows.
-    #[must_use]
     pub fn lines(&self, width: usize, colors: Colors) -> Vec<String> {
         if self.rows.is_empty() {
             return Vec::new();

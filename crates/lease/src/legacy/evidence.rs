@@ -52,7 +52,6 @@ pub enum Found {
 
 impl WriterEvidence {
     /// Reads the process that wrote a record.
-    #[must_use]
     pub fn collect(local_host: &LocalHost, record: &Record, found: Found) -> Self {
         let mut evidence = Self {
             pid: record.pid.clone(),
@@ -110,7 +109,6 @@ impl WriterEvidence {
     }
 
     /// Returns the evidence about exactly this record, or `None` if there is none or it is about another record.
-    #[must_use]
     pub fn of(record: &Record) -> Option<Self> {
         let evidence: Self = serde_json::from_str(record.seen.as_deref()?).ok()?;
         (evidence.pid == record.pid && evidence.time == record.time).then_some(evidence)
@@ -131,7 +129,6 @@ impl WriterEvidence {
     }
 
     /// Whether the process is running; `None` if that cannot be determined.
-    #[must_use]
     pub fn lives(&self, local_host: &LocalHost) -> Option<bool> {
         if !local_host.is_machine(Some(&self.host), Some(&self.boot)) {
             return None;

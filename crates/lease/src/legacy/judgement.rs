@@ -73,7 +73,6 @@ impl Judgement {
     pub const NAMES: [&'static str; 4] = ["keep", "suspect", "orphaned", "lost"];
 
     /// Returns the label value.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Keep(_) => "keep",
@@ -95,7 +94,6 @@ impl Judgement {
 /// | none, and the GPU is not in any list of the pool | none | lost, after both lasted for `nowhere` |
 /// | was in another boot | none | orphaned |
 /// | exited | none | orphaned, after both lasted for `idle` |
-#[must_use]
 pub fn evaluate(case: &Case, limits: &Limits) -> Judgement {
     use Judgement::{Keep, Lost, Orphaned, Suspect};
     if !case.single_host {

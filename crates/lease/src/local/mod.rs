@@ -83,7 +83,6 @@ enum OwnEntry {
 
 impl Local {
     /// The pool in a directory, which is opened at the first operation.
-    #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), directory: None, entries: BTreeMap::new(), host: LocalHost::read() }
     }

@@ -19,7 +19,6 @@ pub use layout::{GPUS, SIZE, SLOTS};
 pub type Uuid = [u8; 16];
 
 /// Formats a UUID as the driver does, but without its prefix (`GPU-`, `MIG-`).
-#[must_use]
 pub fn format_uuid(uuid: Uuid) -> String {
     let number = u128::from_be_bytes(uuid);
     let part = |from: u32, bits: u32| number >> from & ((1 << bits) - 1);

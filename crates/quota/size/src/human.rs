@@ -56,7 +56,6 @@ fn bytes(number: f64, factor: u64) -> Option<u64> {
 
 /// Splits a size into number and unit. The number consists of digits and at most one decimal point; `inf` and
 /// `1e9` are rejected.
-#[must_use]
 pub fn split(text: &str) -> (&str, &str) {
     let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let (digits, unit) = text.split_at_checked(end).unwrap_or((text, ""));

@@ -21,7 +21,6 @@ pub use human::{Bytes, SizeError, size, split};
 pub const UNLIMITED: u64 = u64::MAX;
 
 /// Parses the value of a limit variable; `unlimited` means no limit.
-#[must_use]
 pub fn limit(text: &str) -> Option<u64> {
     match bytes(text) {
         None if text.eq_ignore_ascii_case("unlimited") => Some(UNLIMITED),
@@ -31,7 +30,6 @@ pub fn limit(text: &str) -> Option<u64> {
 
 /// Parses the size in a variable: `4217928960`, `4GiB`, `4096MiB`, `4G` (a power of 1024) or `4GB` (a
 /// power of 1000).
-#[must_use]
 pub fn bytes(text: &str) -> Option<u64> {
     let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end)?;

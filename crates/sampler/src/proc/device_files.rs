@@ -17,7 +17,6 @@ const MOST_ANCESTORS: usize = 16;
 
 /// Returns the processes with open device files, as far as permissions and `patience` allow; `None` if
 /// `/proc` is not readable.
-#[must_use]
 pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProcesses> {
     let proc = Proc::open(procfs).ok()?;
     let mut search = Search::begin(&proc, now()).ok()?;

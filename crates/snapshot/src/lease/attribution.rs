@@ -37,7 +37,6 @@ impl<'a> From<&'a Facts> for Members<'a> {
 
 impl<'a> Members<'a> {
     /// Returns the properties of a process in the stream; `None` if `/proc` did not confirm the process.
-    #[must_use]
     pub fn of_wire(process: &'a wire::Process) -> Option<Self> {
         let facts = process.facts.as_ref()?;
         Some(Self {
@@ -71,7 +70,6 @@ pub enum Attribution<'a> {
 
 impl Attribution<'_> {
     /// Whether the GPU is leased to the process.
-    #[must_use]
     pub const fn truth(&self) -> Truth {
         match self {
             Self::Lease(_) | Self::Legacy(_) => Truth::True,
@@ -88,7 +86,6 @@ impl Leases {
     /// would appear to have none. [`Attribution::Nothing`] is therefore returned only if the previous sample
     /// showed the same state of the GPU and the process started before that sample. The check is repeated
     /// with the next sample before an action.
-    #[must_use]
     pub fn lease_of(&self, members: &Members<'_>, gpu: Option<&PoolGpu>) -> Attribution<'_> {
         let Some(gpu) = gpu.and_then(|gpu| self.gpus.iter().find(|ours| ours.id == gpu.id)) else {
             return Attribution::Unknown("the GPU is not in the pool");
@@ -131,7 +128,6 @@ impl Leases {
 
 impl Held {
     /// Returns whether a process belongs to the lease, by its ancestors (itself included) or its environment.
-    #[must_use]
     pub fn has(&self, members: &Members<'_>) -> Truth {
         let holds = |key| self.holder == Some(key) || self.chain.contains(&key);
         if members.line().any(holds) {

@@ -72,7 +72,6 @@ struct About<'a> {
 impl Engine {
     /// Returns the explanations of all matching rules and targets; `None` before the first snapshot was
     /// evaluated with this policy.
-    #[must_use]
     pub fn explain(&self, now: Now, question: &Question) -> Option<Vec<Explained>> {
         let view = self.last.as_deref().filter(|view| self.table.covers(view))?;
         let tick = Tick { now, view, number: self.tick, missed: 0, interval: view.interval() };

@@ -171,7 +171,9 @@ impl ActionTracker {
             self.breakers.see_request(in_flight.subject.uid, report.outcome.failure());
             // A failed action frees nothing unless it was observed.
             let freed = report.released.or(report.outcome.failure().then_some(0));
-            freed.into_iter().for_each(|bytes| self.ledger.freed(report.id, bytes));
+            if let Some(bytes) = freed {
+                self.ledger.freed(report.id, bytes);
+            }
         }
         if report.outcome.failure() {
             self.failed.insert(in_flight.subject.id.clone());
@@ -391,7 +393,6 @@ impl Engine {
     }
 
     /// Returns the hold that delays SIGKILL after SIGTERM was sent: the action could not be recorded.
-    #[must_use]
     pub fn unrecorded(&self) -> Option<Hold> {
         [Hold::Audit, Hold::State].into_iter().find(|hold| self.outside.contains(hold))
     }
@@ -448,7 +449,6 @@ impl Engine {
     }
 
     /// Returns the holds of the whole node.
-    #[must_use]
     pub fn node_holds(&self, view: &View) -> BTreeSet<Hold> {
         let other_interval = self.policy.interval.is_some_and(|interval| interval != view.interval());
         let ours = [

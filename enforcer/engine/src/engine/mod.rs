@@ -126,7 +126,6 @@ impl Tick<'_> {
 
 impl Engine {
     /// Creates an engine without history. No rule exceeds the mode `cap`.
-    #[must_use]
     pub fn new(policy: Arc<Policy>, cap: Mode) -> Self {
         let mut table = ConditionTable::default();
         let evaluators = policy.rules.iter().map(|rule| RuleEvaluator::new(rule, cap, &mut table)).collect();
@@ -243,7 +242,6 @@ impl Engine {
     }
 
     /// Returns the reason of a pause and its remaining time.
-    #[must_use]
     pub fn paused(&self, now: Now) -> Option<(&str, Option<Duration>)> {
         self.paused.as_ref().map(|pause| (pause.reason.as_str(), pause.left(now, self.boot_id())))
     }
@@ -261,19 +259,16 @@ impl Engine {
     }
 
     /// Returns the id of the action in flight.
-    #[must_use]
     pub fn in_flight(&self) -> Option<u64> {
         self.actions.in_flight()
     }
 
     /// The policy in force.
-    #[must_use]
     pub fn policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 
     /// Returns the last evaluated view.
-    #[must_use]
     pub fn view(&self) -> Option<&Arc<View>> {
         self.last.as_ref()
     }
@@ -368,7 +363,6 @@ pub enum Holds {
 }
 
 /// Returns the number of intervals missed between two snapshots, rounded.
-#[must_use]
 pub fn missed(between: Duration, interval: Duration) -> u32 {
     let intervals = (between + interval / 2).as_nanos() / interval.as_nanos();
     u32::try_from(intervals.saturating_sub(1)).unwrap_or(u32::MAX)

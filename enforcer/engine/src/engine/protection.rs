@@ -170,7 +170,6 @@ pub struct Exemptions {
 
 impl Exemptions {
     /// Creates the exemptions for an action of a rule against a target of this view.
-    #[must_use]
     pub fn new(
         policy: Arc<Policy>,
         (rule, target): (Arc<str>, TargetId),
@@ -194,7 +193,6 @@ impl Exemptions {
     }
 
     /// Returns whether command lines must be read.
-    #[must_use]
     pub fn command_line(&self) -> CommandLine {
         let conditions =
             |(entry, _): (&Condition, String)| entry.selectors().any(|one| one.field == Field::Cmdline);
@@ -202,7 +200,6 @@ impl Exemptions {
     }
 
     /// Returns why a process that runs this program exempts the target.
-    #[must_use]
     pub fn exempt(&self, person: &ProcessInfo, program: &Program) -> Option<String> {
         let Some(target) = self.view.targets.iter().find(|target| target.id == self.target) else {
             return Some("the target is not in the snapshot".to_owned());

@@ -87,7 +87,6 @@ pub struct TargetStatus<'a> {
 
 impl TargetStatus<'_> {
     /// Returns whether the streak is long enough.
-    #[must_use]
     pub fn long_enough(&self) -> bool {
         self.count > 0 && self.count >= self.needed
     }
@@ -107,7 +106,6 @@ impl Engine {
     }
 
     /// Returns the number of targets of each rule in each state.
-    #[must_use]
     pub fn counts(&self) -> Vec<Counts> {
         let interval = self.last.as_ref().map(|view| view.interval()).unwrap_or_default();
         let count = |evaluator: &RuleEvaluator| {
@@ -132,7 +130,6 @@ impl Engine {
     }
 
     /// Returns all raised flags.
-    #[must_use]
     pub fn flags(&self) -> Vec<FlagUp> {
         let Some(view) = self.last.as_deref() else { return Vec::new() };
         let targets = by_id(view);
@@ -160,7 +157,6 @@ impl Engine {
 
     /// Returns targets that match or may match soon, up to a maximum, those with the nearest step first. For a
     /// GPU with a picked workload, the workload is returned.
-    #[must_use]
     pub fn pending(&self, most: usize) -> Vec<Pending> {
         let Some(view) = self.last.as_deref() else { return Vec::new() };
         let mut nearest: Vec<Coming<'_>> =
@@ -187,7 +183,6 @@ impl Engine {
     }
 
     /// Returns the current holds of the node.
-    #[must_use]
     pub fn holds(&self) -> BTreeSet<Hold> {
         if let Some(view) = &self.last {
             return self.node_holds(view);
@@ -198,7 +193,6 @@ impl Engine {
     }
 
     /// Returns the number of actions in the last hour.
-    #[must_use]
     pub fn actions_of_the_hour(&self) -> usize {
         self.actions.ledger.used()
     }

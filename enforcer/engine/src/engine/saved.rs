@@ -115,13 +115,11 @@ pub struct Reloaded {
 
 impl Saved {
     /// Returns the part of the state that survives a crash.
-    #[must_use]
     pub fn without_streaks(self) -> Self {
         Self { streaks: None, ..self }
     }
 
     /// Returns whether this program can read the format version.
-    #[must_use]
     pub const fn understood(&self) -> bool {
         self.version == VERSION
     }
@@ -129,7 +127,6 @@ impl Saved {
 
 impl Engine {
     /// Returns the state that survives an orderly shutdown.
-    #[must_use]
     pub fn saved(&self) -> Saved {
         let before = self.before.as_ref().map(|(_, at)| millis(*at));
         let last = self.last.as_ref().map(|view| view.snapshot.boot_ms);
@@ -142,7 +139,6 @@ impl Engine {
     }
 
     /// Returns budgets, cooldowns, breakers and the pause, which survive a crash.
-    #[must_use]
     pub fn saved_for_a_crash(&self) -> Saved {
         // Before the first snapshot of this run, the saved values of the previous run apply.
         let before = self.before.as_ref().map(|(id, _)| id.clone());

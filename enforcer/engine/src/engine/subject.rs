@@ -187,7 +187,6 @@ pub(crate) fn shown(value: Value, unit: Unit) -> String {
 }
 
 /// Formats a number with its unit.
-#[must_use]
 pub fn number(number: f64, unit: Unit) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "parts of a byte are not shown")]
     let bytes = || format!("{:#}", bailiff_size::Bytes(number as i128));

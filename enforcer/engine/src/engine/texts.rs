@@ -137,7 +137,6 @@ pub(crate) fn select_member(
 }
 
 /// Returns whether all texts of a selector were unreadable.
-#[must_use]
 pub fn unread(field: Field, target: &Target, view: &View) -> bool {
     let all = all(field, target, view);
     !all.is_empty() && all.iter().all(|text| matches!(text, Text::Unread))

@@ -34,7 +34,6 @@ pub struct CheckReport {
 }
 
 /// Checks a file of this name.
-#[must_use]
 pub fn report(name: &str, bytes: &[u8], context: LoadContext, style: FaultStyle) -> CheckReport {
     let (faults, policy) = match load(bytes, name, context) {
         Ok(Loaded { policy, warnings }) => (warnings, Some(policy)),

@@ -115,7 +115,6 @@ pub enum Pattern {
 
 impl Pattern {
     /// Returns whether a text matches.
-    #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         match self {
             Self::Text(wanted) => wanted == text,

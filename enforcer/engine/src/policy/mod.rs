@@ -123,7 +123,6 @@ pub struct Rule {
 
 impl Exception {
     /// Returns whether the exception is in force at this time, since the Unix epoch.
-    #[must_use]
     pub fn in_force(&self, now: Duration) -> bool {
         self.until.is_none_or(|until| now <= until)
     }
@@ -132,7 +131,6 @@ impl Exception {
 impl Rule {
     /// Returns whether a step waits until a notification of the match was delivered: a `terminate` with
     /// `requires_notice`, and a `signal` before it, which may end a process as well.
-    #[must_use]
     pub fn requires_notice(&self, step: usize) -> bool {
         let ends = |step: &Step| matches!(step.action, Action::Signal(_) | Action::Terminate { .. });
         let required = |step: &Step| matches!(step.action, Action::Terminate { requires_notice: true, .. });
@@ -142,7 +140,6 @@ impl Rule {
 
     /// Returns whether targets that are stopped, traced or frozen are exempt: the rule is about idleness and
     /// does not name one of these states.
-    #[must_use]
     pub fn exempts_on_hold(&self) -> bool {
         let pick = self.pick.iter().map(|pick| &pick.from);
         let leaves =
@@ -225,13 +222,11 @@ pub enum Action {
 
 impl Action {
     /// Returns whether it can do harm, so that budgets, holds and breakers apply.
-    #[must_use]
     pub const fn destructive(&self) -> bool {
         !matches!(self, Self::Flag(_) | Self::Notify(_))
     }
 
     /// Name in files, metrics and the audit log.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Flag(_) => "flag",

@@ -10,7 +10,6 @@ use crate::attributes::{self, Attribute};
 use crate::value::Unit;
 
 /// Returns the JSON Schema (2020-12) of a rules file.
-#[must_use]
 pub fn schema() -> Value {
     let mut schema: Value = serde_json::from_str(SCHEMA).unwrap_or_default();
     schema["title"] = json!("Rules of GPU Bailiff");

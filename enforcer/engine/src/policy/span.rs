@@ -17,7 +17,6 @@ pub enum Span {
 
 impl Span {
     /// Returns the number of samples; a time is rounded up.
-    #[must_use]
     pub fn samples(self, interval: Duration) -> u32 {
         match self {
             Self::Samples(samples) => samples,

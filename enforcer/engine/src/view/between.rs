@@ -13,7 +13,6 @@ use crate::Kind;
 
 impl View {
     /// Builds the view of a snapshot. The previous view is needed for CPU and storage use.
-    #[must_use]
     pub fn between(before: Option<&Self>, mut snapshot: wire::Snapshot) -> Self {
         let holders =
             snapshot.processes.iter_mut().filter_map(|process| Some(&mut process.facts.as_mut()?.place));

@@ -71,7 +71,6 @@ fn belongs(process: &wire::Process, gpu: &wire::Gpu, (held, leases): (&Held, &Le
 }
 
 /// Returns whether a GPU has a complete process list; in MIG mode its instances have the lists.
-#[must_use]
 pub fn lists_holders(gpu: &wire::Gpu) -> bool {
     gpu.instances.is_some() || gpu.fault.is_none() && gpu.listed == Some(gpu.holders.len() as u64)
 }

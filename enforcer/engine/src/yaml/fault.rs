@@ -42,20 +42,17 @@ pub struct Fault {
 
 impl Fault {
     /// Creates an error; its line is filled in when it is added to the others.
-    #[must_use]
     pub fn error(at: &Range<usize>, message: impl Into<String>) -> Self {
         let message = visible(&message.into());
         Self { severity: FaultSeverity::Error, message, line: 0, column: 0, bytes: at.clone(), help: None }
     }
 
     /// Creates a warning.
-    #[must_use]
     pub fn warning(at: &Range<usize>, message: impl Into<String>) -> Self {
         Self { severity: FaultSeverity::Warning, ..Self::error(at, message) }
     }
 
     /// Adds the fix.
-    #[must_use]
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(visible(&help.into())), ..self }
     }
@@ -83,7 +80,6 @@ pub struct Faults {
 
 impl Faults {
     /// Creates an empty list for a file with this name and text.
-    #[must_use]
     pub fn none(name: &str, text: &str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(ends.map(|(end, _)| end + 1)).collect();
@@ -128,7 +124,6 @@ impl Faults {
     }
 
     /// Returns the line of a byte, from 1.
-    #[must_use]
     pub fn line_of(&self, byte: usize) -> usize {
         self.starts.partition_point(|start| *start <= byte)
     }
@@ -142,13 +137,11 @@ impl Faults {
     }
 
     /// Number of errors.
-    #[must_use]
     pub const fn errors(&self) -> usize {
         self.errors
     }
 
     /// Number of warnings.
-    #[must_use]
     pub const fn warnings(&self) -> usize {
         self.warnings
     }
@@ -159,7 +152,6 @@ impl Faults {
     }
 
     /// Returns whether there are no faults.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.errors + self.warnings == 0
     }
@@ -170,7 +162,6 @@ impl Faults {
     }
 
     /// Renders the faults like a compiler: message, place, excerpt and fix; then their number.
-    #[must_use]
     pub fn render(&self, style: FaultStyle) -> String {
         let renderer = match style {
             FaultStyle::Plain => Renderer::plain(),
@@ -212,7 +203,6 @@ impl Faults {
     }
 
     /// Returns a summary such as `rules.yaml: 3 errors, 1 warning`, with the number of those not shown.
-    #[must_use]
     pub fn sum(&self) -> String {
         let count = |count: usize, what: &str| match count {
             0 => None,
@@ -251,7 +241,6 @@ fn order(fault: &Fault) -> (usize, FaultSeverity) {
 }
 
 /// Quotes a text of the file, shortened for a message.
-#[must_use]
 pub fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
     if text.chars().count() > LONGEST {

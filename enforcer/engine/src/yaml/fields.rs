@@ -43,19 +43,16 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the value of a key.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         self.entry(name).map(|entry| &entry.value).filter(|value| !value.is_null())
     }
 
     /// Returns a key with its value, even if the value is empty.
-    #[must_use]
     pub fn entry(&self, name: &str) -> Option<&'a Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
     /// Opens the map of a key; the result has no keys if the map is absent or invalid.
-    #[must_use]
     pub fn map(&self, name: &str, table: Table<'_>, faults: &mut Faults) -> Self {
         self.given(name, |node, faults| Self::open(node, table, faults), faults)
             .unwrap_or(Self { at: self.at, entries: &[] })
@@ -88,7 +85,6 @@ fn names(table: Table<'_>) -> String {
 }
 
 /// Creates the error for an unknown key, with the closest known key.
-#[must_use]
 pub fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
     let fault = Fault::error(&entry.at, format!("unknown key {} in {what}", quoted(&entry.name)));
     match nearest(&entry.name, known) {
@@ -99,7 +95,6 @@ pub fn unknown(entry: &Entry, what: &str, known: &[&str]) -> Fault {
 }
 
 /// Creates the error for a key without a value.
-#[must_use]
 pub fn nothing_given(entry: &Entry) -> Fault {
     Fault::error(&entry.at, format!("`{}` has no value", entry.name))
         .help("write a value after the colon, or remove the key")
@@ -113,7 +108,6 @@ pub fn expected(node: &Node, what: &str, faults: &mut Faults) {
 }
 
 /// Returns the known word with the smallest edit distance, if it is small.
-#[must_use]
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     const LONGEST: usize = 64;
     if word.len() > LONGEST {

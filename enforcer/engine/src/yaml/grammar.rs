@@ -10,19 +10,16 @@ pub struct Grammar(Option<Node>);
 
 impl Grammar {
     /// Parses a schema, which is JSON and so YAML. It is a part of the program and known to be valid.
-    #[must_use]
     pub fn parse(schema: &str) -> Self {
         Self(tree::parse(schema, &mut Faults::none("", schema)))
     }
 
     /// Returns the map that a file is.
-    #[must_use]
     pub const fn file(&self) -> Table<'_> {
         Table { grammar: self, map: self.0.as_ref() }
     }
 
     /// Returns the map that is defined by this name.
-    #[must_use]
     pub fn table(&self, name: &str) -> Table<'_> {
         let map = self.0.as_ref().and_then(|root| root.get("$defs")?.get(name));
         Table { grammar: self, map }
@@ -38,7 +35,6 @@ pub struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// Returns the name of such a map for messages: `a rule`.
-    #[must_use]
     pub fn what(&self) -> &'a str {
         self.map.and_then(|map| map.get("title")?.text()).unwrap_or_default()
     }
@@ -52,7 +48,6 @@ impl<'a> Table<'a> {
     }
 
     /// Returns the names of its keys, in order.
-    #[must_use]
     pub fn names(&self) -> Vec<&'a str> {
         self.keys().iter().map(|entry| entry.name.as_str()).collect()
     }

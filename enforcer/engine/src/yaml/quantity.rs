@@ -36,7 +36,6 @@ pub fn number(text: &str, unit: Unit) -> Result<f64, QuantityError> {
 }
 
 /// Returns an example of the unit.
-#[must_use]
 pub const fn example(unit: Unit) -> &'static str {
     match unit {
         Unit::Percent => "5%",
@@ -110,7 +109,6 @@ pub fn end_of_day(text: &str) -> Result<Duration, QuantityError> {
 }
 
 /// Parses a time of RFC 3339, since the Unix epoch.
-#[must_use]
 pub fn moment(text: &str) -> Option<Duration> {
     humantime::parse_rfc3339(text).ok()?.duration_since(std::time::UNIX_EPOCH).ok()
 }

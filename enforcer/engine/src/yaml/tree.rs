@@ -57,13 +57,11 @@ pub struct Entry {
 
 impl Node {
     /// Returns whether the value is empty.
-    #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(&self.data, Data::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// Returns its text.
-    #[must_use]
     pub fn text(&self) -> Option<&str> {
         match &self.data {
             Data::Scalar { text, .. } => Some(text),
@@ -72,7 +70,6 @@ impl Node {
     }
 
     /// Returns the keys of a map; empty if the value is not a map.
-    #[must_use]
     pub fn entries(&self) -> &[Entry] {
         match &self.data {
             Data::Map(entries) => entries,
@@ -81,13 +78,11 @@ impl Node {
     }
 
     /// Returns the value of a key of a map.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Self> {
         self.entries().iter().find(|entry| entry.name == name).map(|entry| &entry.value)
     }
 
     /// Returns the items of a list; empty if the value is not a list.
-    #[must_use]
     pub fn items(&self) -> &[Self] {
         match &self.data {
             Data::List(items) => items,
@@ -96,7 +91,6 @@ impl Node {
     }
 
     /// Describes the value for "expected …, found …".
-    #[must_use]
     pub fn found(&self) -> String {
         match &self.data {
             _ if self.is_null() => "nothing".to_owned(),

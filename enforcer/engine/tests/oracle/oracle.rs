@@ -447,6 +447,19 @@ impl Oracle {
         found
     }
 
+    /// Returns whether no holder was busy in the time that any rule considers.
+    fn none_busy(&mut self, sight: &Coverage<'_>) -> bool {
+        let snapshot = &sight.view.snapshot;
+        let mut holders = snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
+        if holders.any(|holder| holder.utilization > Some(0)) {
+            self.busy_ms = Some(snapshot.boot_ms);
+        }
+        let ago = self.busy_ms.map(|at| snapshot.boot_ms.saturating_sub(at));
+        let interval = snapshot.interval_ms;
+        let longest = self.plan.rules.iter().map(|rule| u64::from(samples(rule.span, interval))).max();
+        ago.is_none_or(|ago| ago > longest.unwrap_or_default() * interval)
+    }
+
     fn breakers(&mut self, sight: &Coverage<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
         let loose = sight
             .view
@@ -480,14 +493,7 @@ impl Oracle {
         let Limits { mass_share, mass_min, .. } = self.plan.limits;
         let number = |count: usize| f64::from(u32::try_from(count).unwrap());
         let reached = |some: usize, all: usize| some > 0 && number(some) / number(all) >= mass_share;
-        let busy = sight.view.snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
-        if busy.into_iter().any(|holder| holder.utilization > Some(0)) {
-            self.busy_ms = Some(sight.view.snapshot.boot_ms);
-        }
-        let ago = self.busy_ms.map(|at| sight.view.snapshot.boot_ms.saturating_sub(at));
-        let interval = sight.view.snapshot.interval_ms;
-        let longest = self.plan.rules.iter().map(|rule| u64::from(samples(rule.span, interval))).max();
-        let none_busy = ago.is_none_or(|ago| ago > longest.unwrap_or_default() * interval);
+        let none_busy = self.none_busy(sight);
         let owners = |matching: &dyn Fn(&str) -> bool| {
             let those = sight.of(Kind::Workload).iter().filter(|it| matching(&it.id["workload:".len()..]));
             those.map(ObservedTarget::uid).collect::<BTreeSet<_>>().len()

@@ -61,7 +61,6 @@ struct Breakers {
 
 impl Simulation {
     /// Creates a simulation without history. Each rule runs in its own mode.
-    #[must_use]
     pub fn new(policy: Arc<Policy>, admin: Admin) -> Self {
         Self {
             playback: Playback::new(Arc::clone(&policy)),
@@ -156,7 +155,6 @@ impl Simulation {
     }
 
     /// What came of it, of this source.
-    #[must_use]
     pub fn finish(mut self, source: String) -> Report {
         self.period.held_seconds =
             self.held.iter().map(|(hold, time)| (hold.name(), time.as_secs())).collect();

@@ -15,7 +15,6 @@ pub struct At(pub u64);
 
 impl At {
     /// Creates it from a time since the Unix epoch.
-    #[must_use]
     pub const fn since_epoch(self) -> Duration {
         Duration::from_millis(self.0)
     }
@@ -208,7 +207,6 @@ pub struct Unknown {
 
 impl Unknown {
     /// Returns whether it was never observed.
-    #[must_use]
     pub const fn throughout(&self) -> bool {
         self.asked > 0 && self.asked == self.unknown
     }

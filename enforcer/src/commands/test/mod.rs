@@ -113,7 +113,6 @@ pub struct Happened {
 
 impl RuleTestReport {
     /// Returns whether all tests passed.
-    #[must_use]
     pub fn passed(&self) -> bool {
         self.tests.iter().all(|test| test.failures.is_empty())
     }

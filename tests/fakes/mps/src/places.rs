@@ -17,7 +17,6 @@ pub struct Places {
 
 impl Places {
     /// Returns the directories from the environment.
-    #[must_use]
     pub fn of_environment() -> Self {
         let directory = |name, usual: &str| env::var_os(name).map_or_else(|| usual.into(), PathBuf::from);
         Self {
@@ -27,7 +26,6 @@ impl Places {
     }
 
     /// Returns the socket to which all clients connect.
-    #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.pipes.join("control")
     }
