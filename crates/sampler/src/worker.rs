@@ -47,6 +47,7 @@ fn work() -> io::Result<()> {
     // Requests and reports both use the socket on standard input.
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut requests = socket.try_clone()?;
+    crate::proc::reserve_descriptors();
     let (gpus, driver) = match Gpus::open(settings.nvml_library.as_deref()) {
         Ok(open) => open,
         Err((fault, words)) => return say(&mut socket, &WorkerMessage::Failed(fault, words)),

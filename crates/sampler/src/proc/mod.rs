@@ -14,4 +14,4 @@ mod threads;
 pub use device_files::device_processes;
 pub(crate) use device_files::{Search, keep_living};
 pub(crate) use node::Node;
-pub(crate) use scan::{MOST_OF_ENVIRON, Processes};
+pub(crate) use scan::{MOST_OF_ENVIRON, Processes, reserve_descriptors};
