@@ -190,6 +190,7 @@ impl Relations {
 
     /// Reads holders' ancestors missed by the scan. Returns unreadable pids, whose processes may exist.
     fn climb(&mut self, proc: &Proc, time: Time) -> HashSet<u32> {
+        self.others.hurries = false;
         let mut unread = HashSet::new();
         let mut climbed = HashSet::new();
         let shows_others = proc.shows_others();
