@@ -186,7 +186,7 @@ QUOTA_VALID Gauge One "bailiff_quota_region_valid" ["quota"]
     "quota is the path below --quota.dir. While it is 0, bailiff_quota_region_fault_info contains the reason, and no other metrics are published for the quota. Users with write access to the file can change the reported values. Absent for an empty file, because the quota has not been used yet. This and all other bailiff_quota_ metrics are absent without a quota directory.";
 QUOTA_FAULT Info One "bailiff_quota_region_fault_info" ["quota reason"]
     "Reason why the quota file could not be read."
-    "Reasons: unreadable, no_file (a FIFO or a link), short, no_quota, version. Absent if the file could be read.";
+    "Reasons: unreadable, no_file (not a regular file, such as a FIFO or a link), short (truncated), no_quota (not a quota file), version (unsupported version). Absent if the file could be read.";
 QUOTA_INFO Info One "bailiff_quota_info" ["quota container pod pod_uid namespace slurm_job user"]
     "User, container, pod and job of the processes that use the quota and hold GPU memory."
     "One series for each combination.";

@@ -20,7 +20,7 @@ pub(super) struct PoolAddress {
 /// Settings from environment variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Environment {
-    /// `LEASE_REDIS_URL`: users, passwords, Unix sockets.
+    /// `LEASE_REDIS_URL`. The URL can contain a user and a password, or the path of a Unix socket.
     pub(super) address: Option<String>,
     /// `LEASE_PREFIX`.
     pub(super) prefix: Option<String>,

@@ -31,7 +31,10 @@ pub(super) static VRAM_UNACCOUNTED: Attribute = Attribute {
     help: "Used GPU memory that no listed process holds. Can be slightly negative, because the values are read at different moments. Unknown if the memory of any holder is unknown.",
     source: "nvml",
     read: |target, view| {
-        number(memory(target, view).and_then(|memory| memory.unaccounted), "a part of the sum is not known")
+        number(
+            memory(target, view).and_then(|memory| memory.unaccounted),
+            "a value needed to calculate it is unknown",
+        )
     },
 };
 
@@ -43,7 +46,7 @@ pub(super) static VRAM_UNRELEASED: Attribute = Attribute {
     source: "nvml, proc",
     read: |target, view| {
         let unreleased = memory(target, view).and_then(|memory| memory.unreleased);
-        number(unreleased, "not decided yet, or a part of the sum is unknown")
+        number(unreleased, "not decided yet, or a value needed to calculate it is unknown")
     },
 };
 

@@ -126,7 +126,7 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 pub fn list<'a>(node: &'a Node, of: &str, faults: &mut Faults) -> Option<&'a [Node]> {
     match &node.data {
         Data::List(items) if items.is_empty() => {
-            faults.push(Fault::error(&node.at, format!("the list is empty; expected at least one of: {of}")));
+            faults.push(Fault::error(&node.at, format!("the list is empty; it must contain {of}")));
             None
         }
         Data::List(items) => Some(items),
