@@ -12,7 +12,7 @@ use super::detector::IdleRule;
 use super::flags::{Flags, Kill, Stop};
 use crate::visible::Visible;
 
-/// The maximum interval of driver samples: the driver keeps its own samples only for a limited time.
+/// The maximum time between two queries of the driver, which keeps its own samples only for a limited time.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A command and its idle detection.

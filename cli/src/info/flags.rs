@@ -60,7 +60,7 @@ pub(crate) struct SourceFlags {
     /// Sample the driver directly, even if the exporter is running.
     #[arg(long)]
     pub(crate) alone: bool,
-    /// Interval between two direct samples.
+    /// Interval between two samples when the driver is sampled directly.
     #[arg(long, value_name = "TIME", value_parser = crate::args::span, default_value = "1s")]
     pub(crate) interval: Duration,
     /// Timeout for opening the driver.

@@ -153,7 +153,8 @@ impl Pool {
         Init::of(self.replacing(Op::Init, &arguments, force)?)
     }
 
-    /// Calls a script. If a list key of GPU.py has another type and can be deleted, calls the script again.
+    /// Calls a script. If it fails because a key that GPU.py uses as a list has another type, deletes such keys, if
+    /// that is allowed, and calls the script again.
     fn replacing(&mut self, op: Op, arguments: &[String], force: Force) -> Result<(String, u64), LeaseError> {
         let refused = match self.call(op, arguments) {
             Err(refused @ LeaseError::WrongType(_)) => refused,

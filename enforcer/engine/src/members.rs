@@ -16,7 +16,8 @@ pub struct Members<'a> {
     pub subject: &'a Subject,
     /// Its verified processes that are still running.
     pub verified: &'a [ProcessKey],
-    /// All processes with GPU memory, including the subject's own: each is a target of its own.
+    /// All processes with GPU memory, including those of the subject. If the subject is a process or an MPS server,
+    /// its descendants in this set do not belong to it, because they are separate targets.
     pub holding: &'a BTreeSet<ProcessKey>,
 }
 

@@ -39,7 +39,7 @@ pub struct Report {
     pub rules: Vec<RuleReport>,
     /// Result of all rules together.
     pub freed: Freed,
-    /// Each user with a process that would have been ended, and what would have been freed by all of them.
+    /// Results for each user who owns a target that would have been ended.
     pub owners: Vec<Owner>,
     /// Attributes that rules use and that were not always observed.
     pub unknown: Vec<Unknown>,
