@@ -32,7 +32,7 @@ pub enum Command {
     Test(Test),
     /// Explain why a rule acts or does not act on a process
     Explain(Explain),
-    /// Show rules, flags, pending steps, completed actions and holds
+    /// Show rules, flagged targets, pending steps, past actions and holds
     #[command(after_help = STATUS)]
     Status(Status),
     /// Withhold all destructive steps until resume

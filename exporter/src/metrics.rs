@@ -150,7 +150,7 @@ CONTAINER_MEMORY Gauge Bytes "bailiff_container_gpu_memory_bytes" ["gpu gpu_uuid
     "Absent if the memory of one of them is unknown.";
 LEASE_GPUS Gauge One "bailiff_lease_gpus" ["state"]
     "GPUs of the lease pool by state."
-    "States: idle; leased (by bailiff); legacy (taken by a client of GPU.py); gathering (reserved for a waiting request for several GPUs); quarantined (not leased, because a process still uses it or a record of GPU.py conflicts); barrier (not leased yet after a restart of Redis); unknown (recorded neither as idle nor as taken; a client of GPU.py may be taking it). This and all other bailiff_lease_ metrics are absent without --lease.redis and while Redis does not respond.";
+    "States: idle; leased (by bailiff); legacy (taken by a client of GPU.py); gathering (reserved for a waiting request for several GPUs); quarantined (not leased, because a process still uses it or a record of GPU.py prevents a grant); barrier (not leased yet after a restart of Redis); unknown (recorded neither as idle nor as taken; a client of GPU.py may be taking it). This and all other bailiff_lease_ metrics are absent without --lease.redis and while Redis does not respond.";
 LEASE_HELD Gauge One "bailiff_lease_held" ["gpu gpu_uuid user mode"]
     "1 for each GPU of the pool that is leased, by holder and mode."
     "user is the name that the holder recorded. Modes: run, acquire, timed (acquire --duration), compat (bailiff gpuget, also under the name GPU.py), legacy (taken by a client of GPU.py, which records no user).";

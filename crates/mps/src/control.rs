@@ -162,8 +162,8 @@ impl Control {
     /// If the daemon is not running, refuses the command or does not respond in time.
     pub fn query(&self, question: Question<'_>) -> Result<String, ControlError> {
         let input = format!("{question}\n");
-        // Only `PATH` is passed on, because a preloaded library or a protocol version must not affect the
-        // client.
+        // Of the environment, only `PATH` is passed on, because variables such as `LD_PRELOAD` and
+        // `CUDA_MPS_PROTOCOL_VERSION` must not affect the client.
         let path = std::env::var_os("PATH");
         let mut command = self.command();
         command

@@ -1,5 +1,6 @@
-//! Lost GPUs, and the processes that may still hold them, taken from the last sample that listed them. They
-//! mark values as unknown, and are not exported as a metric.
+//! Lost GPUs, and the processes that may still hold them, taken from the last sample that listed them. The
+//! values of these processes, and of workloads with such a process, are treated as unknown. This list is not
+//! exported as a metric.
 
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
