@@ -21,7 +21,6 @@ struct Protected {
 }
 
 /// Who runs a program. Any process can choose its name, so a name alone protects nothing.
-#[derive(PartialEq, Eq)]
 enum RunsAs {
     /// Only root and system users do.
     System,
@@ -98,11 +97,10 @@ impl Protected {
         })
     }
 
-    /// Returns whether a process with such a name really is such a program. What is unknown counts as if it
-    /// were.
+    /// Returns whether a process with such a name really is such a program. If a property is unknown, it is
+    /// assumed to be right.
     fn is_genuine(&self, process: &Traits<'_>) -> bool {
-        let roots = process.exe_uid.is_none_or(|owner| owner == 0);
-        roots
+        process.exe_uid.is_none_or(|owner| owner == 0)
             && match self.runs_as {
                 RunsAs::System => process.uid.is_none_or(|uid| uid < FIRST_USER),
                 RunsAs::Anyone => process.exe.is_none_or(|path| {

@@ -27,7 +27,7 @@ pub(crate) struct Others {
     named_mps: Vec<Stat>,
     interval: u64,
     /// Whether properties that are only slightly outdated are kept, because time is short.
-    pub(crate) hurries: bool,
+    pub(crate) short_of_time: bool,
     ticks_per_second: f64,
 }
 
@@ -77,7 +77,7 @@ impl Others {
             kernel_threads_now: Vec::new(),
             named_mps: Vec::new(),
             interval: 0,
-            hurries: false,
+            short_of_time: false,
             ticks_per_second,
         }
     }
@@ -85,7 +85,7 @@ impl Others {
     /// Starts a new interval.
     pub(crate) fn begin(&mut self) {
         self.interval += 1;
-        self.hurries = false;
+        self.short_of_time = false;
         self.kernel_threads_now.clear();
         self.named_mps.clear();
     }
@@ -115,8 +115,8 @@ impl Others {
         if stat.comm == Role::COMM {
             self.named_mps.push(stat.clone());
         }
-        let hurries = self.hurries;
-        let fresh = self.known.get(&pid).is_some_and(|known| known.holds(&stat, now, hurries));
+        let short_of_time = self.short_of_time;
+        let fresh = self.known.get(&pid).is_some_and(|known| known.holds(&stat, now, short_of_time));
         if !fresh {
             let known = self.identify(proc, &stat, now)?;
             self.known.insert(pid, known);
@@ -202,11 +202,11 @@ impl Others {
 }
 
 impl Known {
-    fn holds(&self, stat: &Stat, now: Duration, hurries: bool) -> bool {
+    fn holds(&self, stat: &Stat, now: Duration, short_of_time: bool) -> bool {
         let same = self.key == stat.key && self.ppid == stat.ppid && self.session == stat.session;
         // cgroup v1 shows every zombie in the root cgroup, so keep the earlier cgroup.
         let ended = self.key == stat.key && stat.state == State::Zombie;
-        let more = if hurries { self.fresh_until.saturating_sub(self.read) } else { Duration::ZERO };
+        let more = if short_of_time { self.fresh_until.saturating_sub(self.read) } else { Duration::ZERO };
         ended || (same && now < self.fresh_until + more)
     }
 }
@@ -277,7 +277,7 @@ mod tests {
             cgroup: cgroup(&mut HashMap::new(), b"0::/here\n"),
             program: None,
         };
-        let holds = |at, hurries| known.holds(&stat(7), seconds(at), hurries);
+        let holds = |at, short_of_time| known.holds(&stat(7), seconds(at), short_of_time);
         assert_eq!([139, 140, 179, 180].map(|at| holds(at, false)), [true, false, false, false]);
         assert_eq!([139, 140, 179, 180].map(|at| holds(at, true)), [true, true, true, false]);
         let moved = Stat { session: 8, ..stat(7) };

@@ -28,7 +28,7 @@ pub(crate) struct Time {
     /// Start, as time since boot.
     pub(crate) now: Duration,
     /// From then on, the scan does not renew cached properties that are only slightly outdated.
-    hurry_from: Instant,
+    short_from: Instant,
     /// Deadline of the scan of all processes.
     walk_until: Instant,
     /// Deadline of the search for holders' ancestors, which replaces an incomplete scan.
@@ -40,7 +40,7 @@ impl Time {
     pub(crate) fn of(now: Duration, patience: Duration) -> Self {
         let began = Instant::now();
         let walk_until = began + patience * 3 / 4;
-        Self { now, hurry_from: began + patience / 4, walk_until, climb_until: began + patience }
+        Self { now, short_from: began + patience / 4, walk_until, climb_until: began + patience }
     }
 }
 
@@ -165,7 +165,7 @@ impl Relations {
             if instant >= time.walk_until {
                 return Err(Gap::Unreadable);
             }
-            self.others.hurries = instant >= time.hurry_from;
+            self.others.short_of_time = instant >= time.short_from;
             match self.others.listed(proc, listed, time.now) {
                 Ok(Some(other)) => self.enter(other),
                 // A kernel thread, or a process that has exited meanwhile.
@@ -190,7 +190,7 @@ impl Relations {
 
     /// Reads holders' ancestors missed by the scan. Returns unreadable pids, whose processes may exist.
     fn climb(&mut self, proc: &Proc, time: Time) -> HashSet<u32> {
-        self.others.hurries = false;
+        self.others.short_of_time = false;
         let mut unread = HashSet::new();
         let mut climbed = HashSet::new();
         let shows_others = proc.shows_others();

@@ -90,7 +90,7 @@ pub(crate) struct Share {
 pub(crate) struct Matches {
     /// Workloads that match.
     pub(crate) workloads: Share,
-    /// Owners of these workloads, and of all workloads.
+    /// Owners of the workloads that match, and of all workloads without built-in or configured protection.
     pub(crate) users: Share,
     /// A process of a workload that does not match was observed busy.
     pub(crate) other_busy: bool,
@@ -107,12 +107,11 @@ impl Share {
 }
 
 impl Matches {
-    /// Returns whether too many workloads match, of too many users: one user must not be able to stop all
-    /// actions with idle workloads while other users compute.
+    /// Returns whether too many workloads match. One user's idle workloads are not enough, unless the node has
+    /// only one user: otherwise, any user could stop all actions.
     fn too_many(&self, limits: &Limits) -> bool {
         self.workloads.all >= limits.mass_min as usize
             && self.workloads.reaches(limits.mass_share)
-            && self.users.reaches(limits.mass_share)
             && self.users.some >= self.users.all.min(2)
     }
 }

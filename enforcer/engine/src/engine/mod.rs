@@ -184,7 +184,7 @@ impl Engine {
             }
         }
         self.leave(&absent);
-        self.actions.see_shares(&shares, &tick, &self.policy.limits);
+        self.actions.see_shares((&shares, &self.table.unprotected()), &tick, &self.policy.limits);
         verdicts.extend(self.decide(&tick, candidates));
         self.warm_up = self.warm_up.saturating_sub(1);
         self.settling = self.settling.saturating_sub(1);

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use bailiff_snapshot::Truth;
+
 use super::Tick;
 use super::breakers::{Matches, Share};
 use super::in_flight::ActionTracker;
@@ -42,16 +44,20 @@ impl Shares {
 }
 
 impl Shares {
-    /// Returns how many workloads match, and how many owners they have.
-    fn matches(&self, view: &View) -> (Share, Share) {
+    /// Returns how many workloads match, and how many owners they have. The owner of protected workloads, such
+    /// as a display server, does not count.
+    fn matches(&self, view: &View, unprotected: &[Truth]) -> (Share, Share) {
         let (mut owners, mut matching) = (HashSet::new(), HashSet::new());
         let mut all = 0;
-        for target in view.targets.iter().filter(|target| target.kind == Kind::Workload) {
+        let targets = view.targets.iter().zip(unprotected);
+        for (target, unprotected) in targets.filter(|(target, _)| target.kind == Kind::Workload) {
             let owner = subject::owner(target, view);
             if workload_of(target, view).any(|workload| self.matching.contains(workload)) {
                 matching.insert(owner);
             }
-            owners.insert(owner);
+            if *unprotected == Truth::True {
+                owners.insert(owner);
+            }
             all += 1;
         }
         let workloads = Share { some: self.matching.len(), all };
@@ -72,8 +78,13 @@ impl Shares {
 impl ActionTracker {
     /// Opens breakers if too many targets match or too many are unknown, and closes those without a cause for
     /// `breaker_reset`.
-    pub(crate) fn see_shares(&mut self, shares: &Shares, tick: &Tick<'_>, limits: &Limits) {
-        let (workloads, users) = shares.matches(tick.view);
+    pub(crate) fn see_shares(
+        &mut self,
+        (shares, unprotected): (&Shares, &[Truth]),
+        tick: &Tick<'_>,
+        limits: &Limits,
+    ) {
+        let (workloads, users) = shares.matches(tick.view, unprotected);
         let matches = Matches {
             workloads,
             users,

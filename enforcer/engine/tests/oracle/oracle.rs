@@ -461,13 +461,8 @@ impl Oracle {
     }
 
     fn breakers(&mut self, sight: &Coverage<'_>, found: &BTreeMap<(Arc<str>, String), Found>) {
-        let loose = sight
-            .view
-            .snapshot
-            .processes
-            .iter()
-            .filter(|process| observed::workload(process).is_none())
-            .count();
+        let processes = &sight.view.snapshot.processes;
+        let loose = processes.iter().filter(|process| observed::workload(process).is_none()).count();
         let workloads = sight.of(Kind::Workload).len();
         let picks = self.plan.rules.iter().any(|rule| rule.destructive() && rule.pick.is_some());
         let (mut surely, mut perhaps) = (BTreeSet::new(), BTreeSet::new());
@@ -495,12 +490,13 @@ impl Oracle {
         let reached = |some: usize, all: usize| some > 0 && number(some) / number(all) >= mass_share;
         let none_busy = self.none_busy(sight);
         let owners = |matching: &dyn Fn(&str) -> bool| {
-            let those = sight.of(Kind::Workload).iter().filter(|it| matching(&it.id["workload:".len()..]));
+            let all = sight.of(Kind::Workload).iter().filter(|it| it.protected(&self.plan) == Truth::False);
+            let those = all.filter(|it| matching(&it.id["workload:".len()..]));
             those.map(ObservedTarget::uid).collect::<BTreeSet<_>>().len()
         };
-        // One user cannot open it while other users have workloads that do not match.
-        let everybody = owners(&|_| true);
-        let by_users = |users: usize| reached(users, everybody.max(1)) && users >= everybody.min(2);
+        // One user cannot open it while other users have workloads.
+        let users = owners(&|_| true);
+        let by_users = |matching: usize| matching >= users.min(2);
         let possible = workloads + loose >= mass_min as usize
             && reached(perhaps.len(), workloads.max(1))
             && (picks || by_users(owners(&|name| perhaps.contains(name))));

@@ -540,10 +540,27 @@ fn idle_workloads_of_one_user_do_not_open_the_mass_breaker() {
     node.process(5100).uid = Some(1001);
     node.process(5100).util = None;
     assert_eq!(node.ticks(4)[2..], ["4100 due terminate", "4100 terminate"]);
-    let mut node = Node::new(&terminate());
-    workloads(&mut node, &[Some(0); 10]);
-    node.process(4100).uid = Some(1001);
-    assert!(node.ticks(3).concat().contains("mass_breaker"), "both users match");
+    let opens = |change: fn(&mut Node)| {
+        let mut node = Node::new(&terminate());
+        workloads(&mut node, &[Some(0); 20]);
+        change(&mut node);
+        node.ticks(3).concat().contains("mass_breaker")
+    };
+    assert!(opens(|_| {}), "the node has only one user");
+    assert!(opens(|node| node.process(4100).uid = Some(1001)), "two users match");
+    let third = |node: &mut Node| (node.process(7100).uid, node.process(7100).util) = (Some(1002), None);
+    assert!(!opens(third), "another user does not match");
+    assert!(
+        opens(|node| {
+            node.process(4100).uid = Some(1001);
+            (node.process(7100).uid, node.process(7100).util) = (Some(1002), None);
+        }),
+        "two of three users match"
+    );
+    let display = |node: &mut Node| {
+        (node.process(7100).uid, node.process(7100).comm) = (Some(998), "Xorg");
+    };
+    assert!(opens(display), "the owner of a protected workload does not count");
 }
 
 #[test]
