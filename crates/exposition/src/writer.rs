@@ -41,35 +41,16 @@ pub enum Number {
     Percent(u32),
 }
 
-impl From<u64> for Number {
-    fn from(number: u64) -> Self {
-        Self::Whole(number)
-    }
+macro_rules! from {
+    ($($number:ty => $variant:ident),+) => {$(
+        impl From<$number> for Number {
+            fn from(number: $number) -> Self {
+                Self::$variant(number.into())
+            }
+        }
+    )+};
 }
-
-impl From<u32> for Number {
-    fn from(number: u32) -> Self {
-        Self::Whole(number.into())
-    }
-}
-
-impl From<bool> for Number {
-    fn from(yes: bool) -> Self {
-        Self::Whole(yes.into())
-    }
-}
-
-impl From<i64> for Number {
-    fn from(number: i64) -> Self {
-        Self::Signed(number)
-    }
-}
-
-impl From<f64> for Number {
-    fn from(number: f64) -> Self {
-        Self::Real(number)
-    }
-}
+from!(u64 => Whole, u32 => Whole, bool => Whole, i64 => Signed, f64 => Real);
 
 /// Data of a histogram.
 #[derive(Debug, Clone, PartialEq)]
