@@ -3,28 +3,18 @@
 use bailiff_exposition::terminal::{Colors, line, wrapped};
 use serde::Serialize;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum State {
+bailiff_snapshot::label_values! {
+/// The state of the checked part.
+pub enum State {
     /// No problem.
-    Ok,
+    Ok = "ok",
     /// The checked part works, but needs attention.
-    Warn,
+    Warn = "warn",
     /// The checked part does not work.
-    Fail,
+    Fail = "fail",
     /// The checked part is not installed, or this user may not see it.
-    Skip,
+    Skip = "skip",
 }
-
-impl State {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-            Self::Skip => "skip",
-        }
-    }
 }
 
 /// The result of a check.

@@ -36,29 +36,18 @@ pub(crate) struct Change {
     pub(crate) is: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ChangeKind {
+bailiff_snapshot::label_values! {
+/// How a holder changed.
+pub enum ChangeKind {
     /// The process is a new holder.
-    Began,
+    Began = "began",
     /// The holder's memory changed, or is unknown.
-    Changed,
+    Changed = "changed",
     /// The driver no longer lists the process.
-    Ended,
+    Ended = "ended",
     /// The process has exited, but the driver still lists it.
-    Died,
+    Died = "died",
 }
-
-impl ChangeKind {
-    /// Returns the name in the table.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Began => "began",
-            Self::Changed => "changed",
-            Self::Ended => "ended",
-            Self::Died => "died",
-        }
-    }
 }
 
 /// Whether the memory of exited holders was released.

@@ -1,33 +1,7 @@
 //! Parses a line of `control.log` or `server.log`. Parts of a line are matched, because the wording changes
 //! between releases. An unknown line is [`Event::Unknown`], which is counted but is not an error.
 
-/// Reason why a client was rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// The server has its maximum number of clients.
-    Clients,
-    /// The GPU has its maximum number of connections.
-    DeviceConnections,
-    /// The server is shutting down.
-    Teardown,
-    /// Any other reason.
-    Other,
-}
-
-impl Reason {
-    /// All reasons.
-    pub const ALL: [Self; 4] = [Self::Clients, Self::DeviceConnections, Self::Teardown, Self::Other];
-
-    /// Returns the reason's name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Clients => "clients",
-            Self::DeviceConnections => "device_connections",
-            Self::Teardown => "teardown",
-            Self::Other => "other",
-        }
-    }
-}
+use bailiff_snapshot::MpsRejection;
 
 /// Event reported by a log line. A client's pid is 0 if the client is in another PID namespace.
 #[expect(missing_docs, reason = "fields are named for what they are: pids of servers and clients, users")]
@@ -44,7 +18,7 @@ pub enum Event {
     /// A process requests to become a client. `pending` is true if no server is ready for it yet.
     ClientNew { client: u32, uid: Option<u32>, pending: bool },
     /// A client was rejected.
-    ClientRejected { reason: Reason },
+    ClientRejected { reason: MpsRejection },
     /// A client caused a fatal GPU error, which affects all clients on that GPU.
     ClientFault,
     /// Known line that is not counted.
@@ -158,17 +132,17 @@ fn of_server(text: &str) -> Option<Event> {
     rejection(text).map(|reason| Event::ClientRejected { reason })
 }
 
-fn rejection(text: &str) -> Option<Reason> {
+fn rejection(text: &str) -> Option<MpsRejection> {
     if text.contains("aximum number of device connections") {
-        return Some(Reason::DeviceConnections);
+        return Some(MpsRejection::DeviceConnections);
     }
     if text.contains("client creation denied") {
-        return Some(Reason::Teardown);
+        return Some(MpsRejection::Teardown);
     }
     if !text.contains("Failed to accept new client") {
         return None;
     }
-    Some(if text.contains("aximum number of clients") { Reason::Clients } else { Reason::Other })
+    Some(if text.contains("aximum number of clients") { MpsRejection::Clients } else { MpsRejection::Other })
 }
 
 /// Returns the number that directly follows these words.

@@ -126,6 +126,20 @@ pub enum MpsStatus {
 }
 
 crate::label_values! {
+/// Why an MPS server rejected a client, according to its log.
+pub enum MpsRejection {
+    /// The server has its maximum number of clients.
+    Clients = "clients",
+    /// The GPU has its maximum number of connections.
+    DeviceConnections = "device_connections",
+    /// The server is shutting down.
+    Teardown = "teardown",
+    /// Any other reason.
+    Other = "other",
+}
+}
+
+crate::label_values! {
 /// Result of reading a log file.
 pub enum MpsFile {
     /// The file was read.

@@ -79,14 +79,17 @@ const STRINGS: &[(&str, Event)] = &[
     ("The following devices will be reset:", Event::Routine),
     (
         "Failed to accept new client. Maximum number of clients (48) reached.",
-        Event::ClientRejected { reason: Reason::Clients },
+        Event::ClientRejected { reason: MpsRejection::Clients },
     ),
     (
         "Failed to accept new client. Reached maximum number of device connections.",
-        Event::ClientRejected { reason: Reason::DeviceConnections },
+        Event::ClientRejected { reason: MpsRejection::DeviceConnections },
     ),
-    ("Teardown in progress, client creation denied", Event::ClientRejected { reason: Reason::Teardown }),
-    ("Failed to accept new client", Event::ClientRejected { reason: Reason::Other }),
+    (
+        "Teardown in progress, client creation denied",
+        Event::ClientRejected { reason: MpsRejection::Teardown },
+    ),
+    ("Failed to accept new client", Event::ClientRejected { reason: MpsRejection::Other }),
     ("Forcefully terminating client 4267", Event::Routine),
     ("Client termination succeeded.", Event::Routine),
     ("Client termination failed with 999", Event::Routine),

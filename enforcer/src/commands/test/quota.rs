@@ -1,6 +1,8 @@
 //! The shared quotas of a synthetic node: one for each process that has a limit.
 
-use bailiff_snapshot::{Mps, MpsServer, MpsStatus, ProcessKey, Quota, QuotaGpu, QuotaProcess, Truth, wire};
+use bailiff_snapshot::{
+    Label as _, Mps, MpsServer, MpsStatus, ProcessKey, Quota, QuotaGpu, QuotaProcess, Truth, wire,
+};
 
 use super::fixture::{Fixture, TestProcess, whole};
 use super::series::Timeline;
@@ -61,8 +63,6 @@ pub(super) fn mps(fixture: &Fixture, sample: usize) -> Option<Mps> {
 }
 
 fn server(fixture: &Fixture, actor: &TestProcess, sample: usize) -> MpsServer {
-    let all = [MpsStatus::Initializing, MpsStatus::Active, MpsStatus::Fault];
-    let word = actor.mps_status.at(sample);
     MpsServer {
         process: ProcessKey { pid: actor.pid, start_ticks: fixture.start_ticks(actor) },
         inside: Some(actor.pid),
@@ -70,7 +70,7 @@ fn server(fixture: &Fixture, actor: &TestProcess, sample: usize) -> MpsServer {
         pipe_directory: None,
         daemon: None,
         orphaned: None,
-        status: all.into_iter().find(|status| word.as_ref().is_some_and(|word| word == status.name())),
+        status: actor.mps_status.at(sample).and_then(|word| MpsStatus::of_word(&word)),
         clients: None,
         thread_percentage: None,
     }
