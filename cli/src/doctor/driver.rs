@@ -23,10 +23,6 @@ pub(crate) struct DriverReport {
 }
 
 impl DriverReport {
-    fn fault(&self) -> Option<Fault> {
-        self.sample.sources.get(&Source::Nvml).and_then(|state| state.fault)
-    }
-
     /// Returns whether the driver was opened.
     pub(crate) fn opened(&self) -> bool {
         self.sample.driver != Driver::default()
@@ -47,7 +43,7 @@ pub(crate) fn query(machine: &Machine, deadline: Duration) -> Result<DriverRepor
     loop {
         let sample = supervisor.sample(1).ok_or("the helper process that queries the driver has exited")?;
         let report = DriverReport { sample, message: supervisor.words().map(str::to_owned) };
-        if report.fault() != Some(Fault::Starting) {
+        if Source::Nvml.fault(&report.sample.sources) != Some(Fault::Starting) {
             return Ok(report);
         }
     }
@@ -82,7 +78,7 @@ fn driver(report: &DriverReport) -> Check {
             format!("{}, NVML {}{cuda}", known(&driver.version), known(&driver.nvml)),
         );
     }
-    let fault = report.fault().unwrap_or(Fault::Error);
+    let fault = Source::Nvml.fault(&report.sample.sources).unwrap_or(Fault::Error);
     let message = report.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
     Check::fail("driver", format!("{}{message}", fault.name().replace('_', " ")), hint(fault))
 }

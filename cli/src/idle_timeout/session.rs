@@ -78,7 +78,7 @@ pub(super) fn run(settings: &IdleTimeoutSettings) -> Result<SessionEnd, Failure>
     let signals = Signals::block()?;
     let mut supervisor = Supervisor::new(launcher, settings.sampler.clone());
     let first = supervisor.sample(1).map(|sample| Snapshot::between(None, sample));
-    let fault = first.as_ref().and_then(fault);
+    let fault = first.as_ref().and_then(|first| Source::Nvml.fault(&first.sources));
     if fault == Some(Fault::LibraryNotFound) {
         let library = settings.sampler.nvml_library.as_deref().map(|path| path.display().to_string());
         let library = library.unwrap_or_else(|| "libnvidia-ml.so.1".to_owned());
@@ -115,10 +115,6 @@ pub(super) fn run(settings: &IdleTimeoutSettings) -> Result<SessionEnd, Failure>
     Ok(end)
 }
 
-fn fault(snapshot: &Snapshot) -> Option<Fault> {
-    snapshot.sources.get(&Source::Nvml).and_then(|state| state.fault)
-}
-
 impl Session<'_> {
     fn log_start(&mut self) {
         let IdleTimeoutSettings { rule, sample_interval, samples, delay, .. } = self.settings;
@@ -132,7 +128,7 @@ impl Session<'_> {
                 seconds(*sample_interval, (*samples).into())
             ),
         );
-        self.log_fault(self.before.as_ref().and_then(fault));
+        self.log_fault(self.before.as_ref().and_then(|before| Source::Nvml.fault(&before.sources)));
     }
 
     fn run(&mut self, events: &Receiver<Event>) -> SessionEnd {
@@ -196,7 +192,7 @@ impl Session<'_> {
         // Without the process tree the sample counts as missed.
         let Ok(descendants) = self.process_tree.descendants() else { return false };
         let now = Snapshot::between(self.before.as_ref(), sample);
-        self.log_fault(fault(&now));
+        self.log_fault(Source::Nvml.fault(&now.sources));
         self.partial_samples = (self.partial_samples + 1) % self.settings.samples_per_interval;
         let idle = if self.delay > 1 {
             self.count_delay();

@@ -163,8 +163,7 @@ impl LocalSampler {
             self.seq += 1;
             let mut sample = self.supervisor.sample(self.seq).ok_or_else(helper_exited)?;
             sample.leases = self.pool.read();
-            let starting =
-                sample.sources.get(&Source::Nvml).and_then(|state| state.fault) == Some(Fault::Starting);
+            let starting = Source::Nvml.fault(&sample.sources) == Some(Fault::Starting);
             self.last = Some(Snapshot::between(self.last.as_ref(), sample));
             if !starting {
                 return Ok(());

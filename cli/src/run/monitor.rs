@@ -73,7 +73,9 @@ impl GpuSampler {
 
     /// Fails if the driver is required but not installed.
     pub(crate) fn open(&mut self) -> Result<(), Failure> {
-        if self.options.needs_driver && fault(self.sample()?) == Some(Fault::LibraryNotFound) {
+        if self.options.needs_driver
+            && Source::Nvml.fault(&self.sample()?.sources) == Some(Fault::LibraryNotFound)
+        {
             let library = self.options.library.as_deref().unwrap_or("libnvidia-ml.so.1".as_ref()).display();
             return Err(Failure::unavailable(format!(
                 "--idle-timeout and --min-free need the NVIDIA driver, but {library} was not found"
@@ -94,9 +96,13 @@ impl GpuSampler {
         self.before.as_ref()
     }
 
+    fn fault(&self) -> Option<Fault> {
+        Source::Nvml.fault(&self.before.as_ref()?.sources)
+    }
+
     /// Returns whether the driver is still being opened.
     pub(crate) fn is_starting(&self) -> bool {
-        self.before.as_ref().and_then(fault) == Some(Fault::Starting)
+        self.fault() == Some(Fault::Starting)
     }
 
     /// Returns whether sampling continues while the command runs.
@@ -106,8 +112,8 @@ impl GpuSampler {
 
     /// Starts to monitor a command that sees these GPUs.
     pub(crate) fn monitor(self, visible: Visible, events: Sender<Event>) -> Result<UsageMonitor, Failure> {
+        let fault = self.fault();
         let Self { supervisor, seq, interval, before, detector, .. } = self;
-        let fault = before.as_ref().and_then(fault);
         let pace = Some(pace::start(supervisor, (seq, interval), events)?);
         let used = GpuUsage::default();
         let mut monitor = UsageMonitor { pace, interval, visible, before, detector, fault: None, used };
@@ -128,7 +134,7 @@ impl UsageMonitor {
         // Without the process tree the sample counts as missed.
         let Ok(descendants) = process_tree.descendants() else { return false };
         let now = Snapshot::between(self.before.as_ref(), *sample);
-        self.set_fault(fault(&now));
+        self.set_fault(Source::Nvml.fault(&now.sources));
         let tree = descendants.into_iter().map(|(_, stat)| (stat.key.pid, stat.key)).collect();
         let input = DetectorInput {
             before: self.before.as_ref(),
@@ -165,10 +171,6 @@ impl UsageMonitor {
         }
         self.fault = fault;
     }
-}
-
-fn fault(snapshot: &Snapshot) -> Option<Fault> {
-    snapshot.sources.get(&Source::Nvml).and_then(|state| state.fault)
 }
 
 /// Returns the number of samples of an idle period.

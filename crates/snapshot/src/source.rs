@@ -1,5 +1,6 @@
 //! State of each source, and why a source is down. These are closed sets, because they become label values.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,13 @@ pub enum Fault {
     /// Any other error; see the log.
     Error = "error",
 }
+}
+
+impl Source {
+    /// Returns why the source is down; `None` if it is up or is not among these.
+    pub fn fault(self, among: &BTreeMap<Self, SourceState>) -> Option<Fault> {
+        among.get(&self).and_then(|state| state.fault)
+    }
 }
 
 /// State of one source in one sample.

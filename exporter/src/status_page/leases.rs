@@ -38,7 +38,7 @@ const QUEUE: Table<5> = Table {
 
 /// Writes the pool, if one is configured.
 pub(super) fn write(snapshot: &Snapshot, html: &mut Html) {
-    match (&snapshot.leases, snapshot.sources.get(&Source::Redis).and_then(|state| state.fault)) {
+    match (&snapshot.leases, Source::Redis.fault(&snapshot.sources)) {
         (Some(leases), _) => html.section("leases", "Leases", |html| pool(leases, snapshot, html)),
         (None, Some(fault)) => {
             html.section("leases", "Leases", |html| html.unknown_paragraph(reasons::fault(fault)));
