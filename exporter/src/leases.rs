@@ -6,16 +6,16 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bailiff_lease::Leases as _;
 use bailiff_lease::audit::Audit;
 use bailiff_lease::report::Node;
 use bailiff_lease::{LeaseError, Pool};
-use bailiff_snapshot::{Fault, Leases, PidNamespace, Sample, Source, SourceState};
+use bailiff_proc::clock::{Deadline, running};
+use bailiff_snapshot::{Fault, Leases, PidNamespace, Sample, Source, SourceState, millis};
 
 use crate::SampleSource;
-use crate::clock::now;
 
 /// A sample waits for the answer at most this fraction of the deadline or of the interval, whichever is
 /// shorter: a delayed sample costs more than missing leases.
@@ -90,8 +90,8 @@ impl Leasing {
 
     /// Returns the answer to the query of this interval, and discards answers to earlier queries.
     fn answer(&self, seq: u64) -> Result<PoolReply, Down> {
-        let until = now() + self.patience;
-        while let Ok(answer) = self.answers.recv_timeout(until.saturating_duration_since(now())) {
+        let until = Deadline::after(self.patience);
+        while let Ok(answer) = self.answers.recv_timeout(until.left()) {
             if answer.seq == seq {
                 return answer.outcome;
             }
@@ -125,7 +125,7 @@ impl SampleSource for Leasing {
         self.say(answer.as_ref().err());
         let state = match answer {
             Ok(PoolReply { mut leases, took }) => {
-                leases.boot_ms = u64::try_from(sample.at.boot.as_millis()).unwrap_or(u64::MAX);
+                leases.boot_ms = millis(sample.at.boot);
                 sample.leases = Some(leases);
                 SourceState::up(took)
             }
@@ -148,21 +148,21 @@ impl Asker {
         while let Ok(first) = asked.recv() {
             // Queries of earlier intervals need no answer any more.
             let seq = asked.try_iter().last().unwrap_or(first);
-            let outcome = self.outcome(now());
+            let outcome = self.outcome();
             if answer.send(Answer { seq, outcome }).is_err() {
                 return;
             }
         }
     }
 
-    fn outcome(&mut self, began: Instant) -> Result<PoolReply, Down> {
-        match self.query() {
-            Ok(audit) => {
-                let took = now().saturating_duration_since(began);
-                Ok(PoolReply { leases: audit.leases(&self.node, Duration::ZERO), took })
-            }
+    fn outcome(&mut self) -> Result<PoolReply, Down> {
+        let began = running();
+        let answer = self.query();
+        let took = running().saturating_sub(began);
+        match answer {
+            Ok(audit) => Ok(PoolReply { leases: audit.leases(&self.node, Duration::ZERO), took }),
             Err(error) => {
-                let late = now().saturating_duration_since(began) >= self.settings.deadline;
+                let late = took >= self.settings.deadline;
                 Err(Down(if late { Fault::Timeout } else { fault(&error) }, error.to_string()))
             }
         }

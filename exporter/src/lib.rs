@@ -1,7 +1,6 @@
 //! The exporter: takes samples at an interval, and publishes them as metrics, a status page, a stream and a
 //! record. Sampling itself is the task of bailiff-sampler.
 
-mod clock;
 pub mod flags;
 pub mod gzip;
 pub mod health;
@@ -31,6 +30,7 @@ use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_lifecycle::socket::Socket;
 use bailiff_lifecycle::systemd;
+use bailiff_proc::clock;
 use bailiff_sampler::Supervisor;
 use bailiff_snapshot::Sample;
 use tokio::task::JoinSet;
@@ -159,7 +159,7 @@ impl Exporter {
             enforcer: self.settings.web.enforcer.clone(),
             node: self.settings.node.clone(),
             patience: (self.settings.schedule.interval, self.settings.sampler.deadline),
-            started: clock::now(),
+            started: clock::running(),
             clients: self.socket.as_ref().map(|_| Clients::default()),
             failures: self.record.as_ref().map(Record::failures),
             requests: Requests::default(),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bailiff_exposition::own::Own;
+use bailiff_proc::clock::since_boot;
 
 use crate::SampleSource;
-use crate::clock::since_boot;
 use crate::page::{self, Format, Moment};
 use crate::published::Published;
 use crate::schedule::{self, Schedule};

@@ -2,7 +2,7 @@
 
 use std::future::{Future, ready};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bailiff_exposition::html;
 use bailiff_exposition::own::Own;
@@ -10,8 +10,8 @@ use bailiff_http::Handler;
 use bailiff_http::header::{CONTENT_ENCODING, VARY};
 use bailiff_http::negotiate::{self, Encoding};
 use bailiff_http::{Body, HeaderMap, Method, Request, Response, StatusCode, reply};
+use bailiff_proc::clock::{running, since_boot};
 
-use crate::clock::{now, since_boot};
 use crate::health::Health;
 use crate::page::{self, Format, Moment};
 use crate::published::{Form, Published};
@@ -34,8 +34,8 @@ pub struct Routes {
     pub node: String,
     /// Sampling interval, and maximum time that a sample waits for the driver.
     pub patience: (Duration, Duration),
-    /// Start time of the exporter.
-    pub started: Instant,
+    /// Start time of the exporter, as [`running`] time.
+    pub started: Duration,
     /// Number of stream clients; `None` without a stream.
     pub clients: Option<Clients>,
     /// Number of record failures; `None` without a record.
@@ -132,7 +132,7 @@ impl Routes {
         let newest = self.newest();
         let age = newest.as_ref().map(|published| published.age(since_boot()));
         let (interval, deadline) = self.patience;
-        let since_start = || now().saturating_duration_since(self.started);
+        let since_start = || running().saturating_sub(self.started);
         Health { age: age.unwrap_or_else(since_start), seen: newest.is_some(), interval, deadline }
     }
 }

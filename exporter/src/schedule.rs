@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use bailiff_proc::clock::{running, since_boot, until_next};
 use bailiff_snapshot::Snapshot;
 use tokio::sync::watch;
 
 use crate::SampleSource;
-use crate::clock::{now, since_boot};
 use crate::published::Published;
 
 /// Receiver of the newest snapshot; `None` before the first sample.
@@ -50,12 +50,12 @@ struct Sampling {
 
 impl Sampling {
     fn run(mut self, stop: &Receiver<()>) {
-        let start = now();
+        let start = running();
         for seq in 1.. {
             if self.interval(seq).is_none() {
                 return;
             }
-            let wait = until_next(now().saturating_duration_since(start), self.schedule.interval);
+            let wait = until_next(running().saturating_sub(start), self.schedule.interval);
             if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
@@ -71,26 +71,5 @@ impl Sampling {
         let next = Published::new(snapshot, began, self.schedule.max_processes, previous.as_deref());
         self.publish.send_replace(Some(Arc::new(next)));
         Some(())
-    }
-}
-
-/// Returns the time to wait for the next sample. Sample times are fixed at the start: a late sample does not
-/// delay later samples, and missed samples are skipped.
-fn until_next(elapsed: Duration, interval: Duration) -> Duration {
-    let late = elapsed.as_nanos().checked_rem(interval.as_nanos()).unwrap_or_default();
-    interval.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_keep_to_the_schedule() {
-        let millis = Duration::from_millis;
-        let cases = [(0, 5000), (20, 4980), (4999, 1), (5000, 5000), (5001, 4999), (12_000, 3000)];
-        for (elapsed, wait) in cases {
-            assert_eq!(until_next(millis(elapsed), millis(5000)), millis(wait), "after {elapsed} ms");
-        }
     }
 }

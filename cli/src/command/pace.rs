@@ -1,12 +1,11 @@
 //! The sampling thread, which samples at a fixed interval.
 
-#![expect(clippy::disallowed_methods, reason = "reads the clock")]
-
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bailiff_proc::clock::{running, until_next};
 use bailiff_sampler::Supervisor;
 
 use super::Event;
@@ -34,9 +33,9 @@ fn run(
     events: &Sender<Event>,
     stop: &Receiver<()>,
 ) {
-    let start = Instant::now();
+    let start = running();
     for seq in first.. {
-        let wait = until_next(start.elapsed(), interval);
+        let wait = until_next(running().saturating_sub(start), interval);
         if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             return;
         }
@@ -46,11 +45,4 @@ fn run(
             return;
         }
     }
-}
-
-/// Returns the time until the next tick. Ticks are fixed at the start: a late sample does not shift the
-/// following ones and is not repeated.
-fn until_next(elapsed: Duration, interval: Duration) -> Duration {
-    let late = elapsed.as_nanos().checked_rem(interval.as_nanos()).unwrap_or_default();
-    interval.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))
 }

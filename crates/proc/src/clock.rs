@@ -52,3 +52,24 @@ pub fn since_boot() -> Duration {
 fn of(clock: ClockId) -> Duration {
     Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
+
+/// Returns the time to wait for the next sample. Sample times are fixed at the start: a late sample does not
+/// delay later samples, and missed samples are skipped.
+pub fn until_next(elapsed: Duration, interval: Duration) -> Duration {
+    let late = elapsed.as_nanos().checked_rem(interval.as_nanos()).unwrap_or_default();
+    interval.saturating_sub(Duration::from_nanos(u64::try_from(late).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_keep_to_the_schedule() {
+        let millis = Duration::from_millis;
+        let cases = [(0, 5000), (20, 4980), (4999, 1), (5000, 5000), (5001, 4999), (12_000, 3000)];
+        for (elapsed, wait) in cases {
+            assert_eq!(until_next(millis(elapsed), millis(5000)), millis(wait), "after {elapsed} ms");
+        }
+    }
+}

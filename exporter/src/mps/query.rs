@@ -1,16 +1,16 @@
-#![expect(clippy::disallowed_methods, reason = "how long an answer takes is measured here")]
 //! Queries of a control daemon. The first query without an answer ends the poll, because each further one
 //! would wait as long.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bailiff_mps::Listener;
 use bailiff_mps::control::{Control, ControlError, Question};
 use bailiff_mps::reply::{self as replies, Client, ReplyError};
-use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus};
+use bailiff_proc::clock::running;
+use bailiff_snapshot::{MpsAnswer, MpsDaemon, MpsFault, MpsStatus, millis};
 
 /// Maximum number of servers, and of devices, that are queried.
 const MOST: usize = 16;
@@ -83,7 +83,7 @@ pub(super) fn query(
     (boot, devices): (Duration, usize),
     before: Option<Asked>,
 ) -> Asked {
-    let boot_ms = u64::try_from(boot.as_millis()).unwrap_or(u64::MAX);
+    let boot_ms = millis(boot);
     let none = |(fault, error)| Asked {
         answer: MpsAnswer { boot_ms, fault: Some(fault), ..MpsAnswer::default() },
         error,
@@ -111,9 +111,9 @@ impl Asked {
         devices: usize,
         before: Option<Self>,
     ) -> Result<Duration, ControlError> {
-        let began = Instant::now();
+        let began = running();
         let list = control.query(Question::Servers)?;
-        let took = began.elapsed();
+        let took = running().saturating_sub(began);
         let servers = match replies::servers(&list) {
             Ok(servers) => servers,
             // A daemon of protocol 3 may not know the command.
