@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use bailiff_snapshot::{Place, Why, wire};
+use bailiff_snapshot::{Place, Why, millis, wire};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
@@ -84,7 +84,7 @@ impl<'a> Rebuild<'a> {
             boot_id: Some("prometheus".to_owned()),
             wall_ms,
             boot_ms: wall_ms,
-            interval_ms: u64::try_from(self.interval.as_millis()).unwrap_or(u64::MAX),
+            interval_ms: millis(self.interval),
             pid_namespace: namespace.unwrap_or_default(),
             sources: sources(scrape),
             gpus,
@@ -97,27 +97,24 @@ impl<'a> Rebuild<'a> {
         })
     }
 
-    fn processes(&mut self, scrape: &Scrape<'_>, seq: u64) -> Vec<wire::Process> {
-        let mut rows: BTreeMap<u32, Row<'_>> = BTreeMap::new();
-        for (labels, _) in scrape.of("bailiff_process_info") {
-            row(&mut rows, labels, |row| row.info = Some(labels));
-        }
-        for (labels, value) in scrape.of("bailiff_process_state") {
-            let state = labels.get("state").filter(|_| value > 0.0);
-            row(&mut rows, labels, |row| row.state = state.map_or(row.state, String::as_str));
-        }
-        for (labels, value) in scrape.of("bailiff_process_start_time_seconds") {
-            row(&mut rows, labels, |row| row.start = Some(value));
-        }
-        for (labels, value) in scrape.of("bailiff_process_cpu_seconds_total") {
-            row(&mut rows, labels, |row| row.cpu = Some(value));
-        }
-        for (labels, value) in scrape.of("bailiff_process_io_bytes_total") {
-            row(&mut rows, labels, |row| row.io = Some(row.io.unwrap_or_default() + whole(value)));
-        }
-        for (labels, value) in scrape.of("bailiff_process_orphaned") {
-            row(&mut rows, labels, |row| row.orphaned = Some(value > 0.0));
-        }
+    fn processes<'s>(&mut self, scrape: &Scrape<'s>, seq: u64) -> Vec<wire::Process> {
+        let mut rows: BTreeMap<u32, Row<'s>> = BTreeMap::new();
+        let mut each = |metric, change: &dyn Fn(&mut Row<'s>, &'s Labels, f64)| {
+            for (labels, value) in scrape.of(metric) {
+                let Some(pid) = pid(labels) else { continue };
+                change(rows.entry(pid).or_default(), labels, value);
+            }
+        };
+        each("bailiff_process_info", &|row, labels, _| row.info = Some(labels));
+        each("bailiff_process_state", &|row, labels, value| {
+            row.state = labels.get("state").filter(|_| value > 0.0).map(String::as_str).or(row.state);
+        });
+        each("bailiff_process_start_time_seconds", &|row, _, value| row.start = Some(value));
+        each("bailiff_process_cpu_seconds_total", &|row, _, value| row.cpu = Some(value));
+        each("bailiff_process_io_bytes_total", &|row, _, value| {
+            row.io = Some(row.io.unwrap_or_default() + whole(value));
+        });
+        each("bailiff_process_orphaned", &|row, _, value| row.orphaned = Some(value > 0.0));
         let mut starts = HashMap::new();
         let mut first = HashMap::new();
         let processes = rows.into_iter().map(|(pid, row)| {
@@ -173,7 +170,13 @@ impl<'a> Rebuild<'a> {
                 ..wire::Facts::default()
             }
         });
-        wire::Process { pid, start_ticks, first_seq: first, state: row.state.into(), facts }
+        wire::Process {
+            pid,
+            start_ticks,
+            first_seq: first,
+            state: row.state.unwrap_or("unknown").into(),
+            facts,
+        }
     }
 
     fn gpus(&mut self, scrape: &Scrape<'_>, (wall_ms, starts): (u64, &HashMap<u32, u64>)) -> Vec<wire::Gpu> {
@@ -204,26 +207,18 @@ impl<'a> Rebuild<'a> {
 }
 
 /// Values of one process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Row<'a> {
     info: Option<&'a Labels>,
-    state: &'a str,
+    state: Option<&'a str>,
     start: Option<f64>,
     cpu: Option<f64>,
     io: Option<u64>,
     orphaned: Option<bool>,
 }
 
-fn row<'a>(rows: &mut BTreeMap<u32, Row<'a>>, labels: &Labels, change: impl FnOnce(&mut Row<'a>)) {
-    let Some(pid) = labels.get("pid").and_then(|pid| pid.parse().ok()) else { return };
-    change(rows.entry(pid).or_insert(Row {
-        info: None,
-        state: "unknown",
-        start: None,
-        cpu: None,
-        io: None,
-        orphaned: None,
-    }));
+fn pid(labels: &Labels) -> Option<u32> {
+    labels.get("pid").and_then(|pid| pid.parse().ok())
 }
 
 /// Values of one process on one GPU.
@@ -262,8 +257,7 @@ fn holdings(scrape: &Scrape<'_>) -> BTreeMap<(String, u32), Holding> {
     let mut all: BTreeMap<(String, u32), Holding> = BTreeMap::new();
     let mut each = |metric, change: &dyn Fn(&mut Holding, &Labels, f64)| {
         for (labels, value) in scrape.of(metric) {
-            let pid = labels.get("pid").and_then(|pid| pid.parse().ok());
-            let Some((gpu, pid)) = labels.get("gpu").zip(pid) else { continue };
+            let Some((gpu, pid)) = labels.get("gpu").zip(pid(labels)) else { continue };
             change(all.entry((gpu.clone(), pid)).or_default(), labels, value);
         }
     };

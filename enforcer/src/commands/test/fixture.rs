@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bailiff_engine::yaml::{self, Faults, Fields};
-use bailiff_snapshot::{Claim, Held, Place, Why, Word, wire};
+use bailiff_snapshot::{Claim, Held, Place, Why, Word, millis, wire};
 
 use super::parse::{string, strings};
 use super::series::Timeline;
@@ -25,7 +25,7 @@ pub(super) struct Fixture {
 }
 
 /// A GPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Device {
     pub(super) index: String,
     pub(super) uuid: String,
@@ -46,13 +46,8 @@ impl Device {
             index: "0".to_owned(),
             uuid: "GPU-0".to_owned(),
             memory: 80 << 30,
-            mig: false,
-            gpu_util: Timeline::Never,
-            used: Timeline::Never,
-            unaccounted: Timeline::Never,
-            unreleased: Timeline::Never,
-            unlisted: Timeline::Never,
             answers: Timeline::Always(1.0),
+            ..Self::default()
         }
     }
 
@@ -107,15 +102,12 @@ pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) 
     let mut text = |name: &str| fields.given(name, string, faults);
     let place = Place {
         container: text("container"),
-        runtime: None,
         pod_uid: text("pod"),
         pod: text("pod"),
         namespace: text("namespace"),
         slurm_job: text("slurm_job"),
-        slurm_step: None,
-        unit: None,
-        boundary: None,
         cgroup: text("cgroup").unwrap_or_else(|| "/test".to_owned()),
+        ..Place::default()
     };
     let named = [("slurm", &place.slurm_job), ("container", &place.container), ("pod", &place.pod_uid)];
     let named = named.into_iter().find_map(|(kind, name)| Some(format!("{kind}:{}", name.as_ref()?)));
@@ -126,17 +118,13 @@ pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) 
         user: uid.map(|_| text("user").unwrap_or_else(|| "user".to_owned())),
         place: place.into(),
         command: text("cmdline"),
-        cpu_seconds: 0.0,
-        io_bytes: None,
-        orphaned: None,
-        reaped_cpu_seconds: None,
         workload: text("workload").or(named),
         exe: text("exe"),
-        exe_uid: None,
         groups,
         role: text("role").as_deref().map(Word::from),
         claim: text("lease").map_or(Claim::Nothing, Claim::Lease),
         ancestors: Some(Vec::new()),
+        ..wire::Facts::default()
     }
 }
 
@@ -212,10 +200,6 @@ impl TestProcess {
             idle_ms: 0,
         }
     }
-}
-
-pub(super) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: not below nothing")]

@@ -86,7 +86,7 @@ pub(super) fn numbers(
 
 /// Parses a series of numbers; without the series, all values are unknown.
 pub(super) fn plays(fields: &Fields<'_>, series: (&str, Unit), faults: &mut Faults) -> Timeline<f64> {
-    numbers(fields, series, faults).unwrap_or(Timeline::Never)
+    numbers(fields, series, faults).unwrap_or_default()
 }
 
 pub(super) fn play(node: &Node, unit: Unit, faults: &mut Faults) -> Option<Timeline<f64>> {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use bailiff_snapshot::{GpuState, Held, Leases, PoolGpu, ProcessKey, Truth};
+use bailiff_snapshot::{GpuState, Held, Leases, PoolGpu, ProcessKey, Truth, millis};
 
-use super::fixture::{Device, Fixture, Lease, TestProcess, millis};
+use super::fixture::{Device, Fixture, Lease, TestProcess};
 use super::parse::{plays, string, strings, table, times, words};
 use super::series::Timeline;
 use bailiff_engine::value::Unit;

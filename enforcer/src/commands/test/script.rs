@@ -222,8 +222,8 @@ fn actor(
     let bools = ["true", "false"].as_slice();
     let mut named = |name: &str, known: &[&str]| words(&series, (name, known), faults);
     let state = named("state", words_of("state")).unwrap_or(Timeline::Always("sleeping".to_owned()));
-    let mps_status = named("mps_status", words_of("mps_status")).unwrap_or(Timeline::Never);
-    let orphaned = named("orphaned", bools).unwrap_or(Timeline::Never);
+    let mps_status = named("mps_status", words_of("mps_status")).unwrap_or_default();
+    let orphaned = named("orphaned", bools).unwrap_or_default();
     let uid = match fields.get("uid").and_then(Node::text) {
         Some("_") => None,
         _ => Some(fields.given("uid", yaml::count, faults).unwrap_or(1000)),

@@ -10,9 +10,10 @@ use bailiff_engine::yaml::quantity;
 const MOST: usize = 10_000_000;
 
 /// Values over the samples of a test.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) enum Timeline<T> {
     /// Not given: unknown.
+    #[default]
     Never,
     /// Constant.
     Always(T),

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bailiff_snapshot::{Fault, PidNamespace, State, Word, wire};
+use bailiff_snapshot::{Fault, PidNamespace, State, Word, millis, wire};
 
-use super::fixture::{Fixture, TestProcess, UPTIME, millis, percent, whole};
+use super::fixture::{Fixture, TestProcess, UPTIME, percent, whole};
 use super::quota::mps;
 use super::quota::quotas;
 use super::series::Timeline;
