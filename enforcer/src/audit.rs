@@ -356,13 +356,6 @@ impl Drop for Shared {
     }
 }
 
-impl Sent {
-    /// Converts a duration to milliseconds.
-    pub fn millis(time: Duration) -> u64 {
-        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    Fault, Gap, Mps, MpsAnswer, MpsDaemon, MpsFault, ProcessKey, Sample, Source, SourceState, State,
+    Fault, Gap, Mps, MpsAnswer, MpsDaemon, MpsFault, ProcessKey, Sample, Source, SourceState, State, millis,
 };
 
 use crate::SampleSource;
@@ -72,7 +72,7 @@ impl Watching {
             let (answer, servers) = match (unasked, report.asked) {
                 (None, Some(asked)) => (Some(asked.answer), asked.servers),
                 (fault @ Some(_), _) => {
-                    let boot_ms = u64::try_from(sample.at.boot.as_millis()).unwrap_or(u64::MAX);
+                    let boot_ms = millis(sample.at.boot);
                     (Some(MpsAnswer { boot_ms, fault, ..MpsAnswer::default() }), BTreeMap::new())
                 }
                 (None, None) => (None, BTreeMap::new()),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
 use bailiff_snapshot::{
-    ComputeMode, DeviceProcess, DeviceProcesses, Fault, PidNamespace, Role, State, Stuck, Why, Word, wire,
+    ComputeMode, DeviceProcess, DeviceProcesses, Fault, PidNamespace, Role, State, Stuck, Why, Word, millis,
+    wire,
 };
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
@@ -149,7 +150,7 @@ impl InfoReport {
             tag: tag.to_owned(),
             wall_ms: snapshot.wall_ms,
             seen_by: collected.by,
-            age_ms: u64::try_from(collected.age.as_millis()).unwrap_or(u64::MAX),
+            age_ms: millis(collected.age),
             interval_ms: snapshot.interval_ms,
             boot_id: snapshot.boot_id.clone(),
             pid_namespace: snapshot.pid_namespace.clone(),
@@ -191,7 +192,7 @@ impl InfoReport {
         snapshot: &wire::Snapshot,
     ) {
         self.unreadable = Some(device_processes.unreadable);
-        self.device_processes_age_ms = Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        self.device_processes_age_ms = Some(millis(age));
         for gpu in &mut self.gpus {
             let minor =
                 snapshot.gpus.iter().find(|found| found.index == gpu.index).and_then(|found| found.minor);

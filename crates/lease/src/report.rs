@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bailiff_proc::Proc;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
-use bailiff_snapshot::{GpuState, Held, Leases, PidNamespace, PoolGpu, ProcessKey, State, Truth, stat};
+use bailiff_snapshot::{
+    GpuState, Held, Leases, PidNamespace, PoolGpu, ProcessKey, State, Truth, millis, stat,
+};
 
 use crate::audit::{self, Audit, Lease};
 use crate::holder::{LocalHost, inode};
@@ -107,7 +109,7 @@ impl Audit {
         let lease = |name: &String| self.leases.iter().find(|lease| lease.lease == *name);
         let held = self.leases.iter().filter(|lease| lease.state == "held");
         Leases {
-            boot_ms: u64::try_from(boot.as_millis()).unwrap_or(u64::MAX),
+            boot_ms: millis(boot),
             before_ms: None,
             gpus: self.gpus.iter().map(|gpu| pool_gpu(gpu, node)).collect(),
             held: held.map(|lease| self.held(lease, node)).collect(),

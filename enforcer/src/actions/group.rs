@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_proc::Pidfd;
-use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::State::{Dead, DiskSleep, Stopped, Traced, Zombie};
+use bailiff_snapshot::{ProcessKey, millis};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -223,7 +223,7 @@ impl<'a> Group<'a> {
                 start_ticks: key.start_ticks,
                 comm: held.found.person.stat.comm.clone(),
                 signal: name,
-                at_ms: Sent::millis(clock::running().saturating_sub(self.began)),
+                at_ms: millis(clock::running().saturating_sub(self.began)),
                 result,
             });
         }
@@ -276,7 +276,7 @@ impl<'a> Group<'a> {
 
     /// Returns the milliseconds since the group was gathered.
     pub(super) fn age_ms(&self) -> u64 {
-        Sent::millis(clock::running().saturating_sub(self.began))
+        millis(clock::running().saturating_sub(self.began))
     }
 
     pub(super) fn living_keys(&self) -> Vec<ProcessKey> {

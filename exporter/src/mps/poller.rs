@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use bailiff_snapshot::{MpsDaemon, MpsFault, MpsFile, MpsLog, Truth};
+use bailiff_snapshot::{MpsDaemon, MpsFault, MpsFile, MpsLog, Truth, millis};
 
 use super::MpsSettings;
 use super::figures::Figures;
@@ -96,7 +96,7 @@ impl Poller {
             // A thread that was just started has no report yet, which is not a gap.
             return PollReport { gap: boot.saturating_sub(began) > fresh, ..PollReport::default() };
         };
-        let since = self.queryable_since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        let since = self.queryable_since.map(millis);
         report.asked = report.asked.filter(|asked| since.is_some_and(|since| asked.answer.boot_ms >= since));
         if let Some(latest) = &mut self.latest {
             // A gap is reported only once.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::Streak;
+use bailiff_snapshot::{Streak, Truth, millis};
 use serde::{Deserialize, Serialize};
 
 use super::breakers::Breakers;
@@ -19,7 +19,6 @@ use super::{Engine, Now, Pause, SETTLING};
 use crate::Kind;
 use crate::policy::{Mode, Policy, Rule};
 use crate::view::TargetId;
-use bailiff_snapshot::Truth;
 
 /// Version of the file format.
 const VERSION: u32 = 3;
@@ -337,10 +336,6 @@ fn known(populations: &mut [Population; 5], kind: Kind, saved: SavedTrack) -> us
         let gpus = saved.gpus.iter().map(|uuid| Arc::from(uuid.as_str())).collect();
         population.add(Slot::known(saved.target, saved.pids, gpus))
     })
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Rule {

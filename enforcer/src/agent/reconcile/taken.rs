@@ -7,6 +7,7 @@ use bailiff_lease::audit::{Gpu, Lease, Record};
 use bailiff_lease::holder::Recorded;
 use bailiff_lease::legacy::{Found, Taker, WriterEvidence};
 use bailiff_lease::process::session_has_open;
+use bailiff_snapshot::millis;
 
 use super::{Pass, Reconciler};
 use crate::agent::actions::{LeaseExecutor, owner};
@@ -109,7 +110,7 @@ impl Pass<'_> {
     fn granted(&self, lease: &Lease) -> u64 {
         let age =
             lease.number::<u64>("granted").map(|at| self.audit.now.saturating_sub(at)).unwrap_or_default();
-        let now = u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX);
+        let now = millis(clock::since_boot());
         now.saturating_sub(age)
     }
 }

@@ -114,7 +114,7 @@ pub fn rehearse(flags: &flags::Backtest, now: Duration) -> Result<Backtest, Fail
     for scraped in exporters_of(&mut api, plan, times)? {
         exporters.push(one(&mut api, (&policy, plan), (&scraped, times))?);
     }
-    let at = |time: Duration| At(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let at = |time| At(bailiff_snapshot::millis(time));
     Ok(Backtest { from: at(plan.from), to: at(plan.to), exporters })
 }
 
