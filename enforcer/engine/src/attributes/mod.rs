@@ -1,6 +1,8 @@
 //! Attributes that rules may compare, listed in [`ALL`]: one table entry and one function each. The function
 //! reads one value of one target; it does not depend on time, names, limits or actions.
 
+use bailiff_snapshot::{MpsStatus, State};
+
 use crate::Kind;
 use crate::value::{Unit, Value};
 use crate::view::{Target, View};
@@ -8,7 +10,7 @@ use crate::view::{Target, View};
 mod gpu;
 mod lease;
 mod mps;
-pub(crate) mod process;
+mod process;
 
 /// A value that can be observed of a target.
 #[derive(Debug)]
@@ -44,35 +46,81 @@ impl PartialEq for Attribute {
     }
 }
 
-/// Every attribute, in the order of the docs.
-pub static ALL: &[&Attribute] = &[
-    &process::GPU_UTIL,
-    &process::VRAM,
-    &process::VRAM_SHARE,
-    &process::CPU_UTIL,
-    &process::IO_RATE,
-    &process::AGE,
-    &process::STATE,
-    &process::ORPHANED,
-    &process::LISTED_BUT_GONE,
-    &process::GPU_COUNT,
-    &process::CONTEXT,
-    &process::HAS_LEASE,
-    &process::VRAM_QUOTA_RATIO,
-    &process::QUOTA_DENIED,
-    &gpu::VRAM_FREE,
-    &gpu::VRAM_USED,
-    &gpu::VRAM_UNACCOUNTED,
-    &gpu::VRAM_UNRELEASED,
-    &gpu::UNLISTED_DEVICE_PROCESSES,
-    &gpu::PROCESS_COUNT,
-    &gpu::MIG,
-    &lease::HOLDER_ALIVE,
-    &lease::HEARTBEAT_AGE,
-    &lease::ATTACHED_PROCESSES,
-    &mps::MPS_CLIENTS,
-    &mps::MPS_STATUS,
-];
+/// Declares the list of attributes. An entry is
+/// `"key" [kinds of target] unit, "source", reader, "description"`.
+macro_rules! attributes {
+    ($($name:literal [$($kind:ident)+] $unit:expr, $source:literal, $read:expr, $help:literal;)+) => {
+        /// Every attribute, in the order of the docs.
+        pub static ALL: &[Attribute] = &[$(Attribute {
+            name: $name,
+            of: &[$(Kind::$kind),+],
+            unit: $unit,
+            help: $help,
+            source: $source,
+            read: $read,
+        }),+];
+    };
+}
+
+attributes! {
+"gpu_util" [Process Workload Gpu MpsServer] Unit::Percent, "nvml", process::gpu_util,
+    "GPU utilization by the target: the busiest engine on its busiest GPU. For `target: gpu`, the utilization of the GPU. Unknown if one of its GPUs was not observed or is lost, unless another GPU is busy enough to decide the comparison.";
+"vram" [Process Workload] Unit::Bytes, "nvml", process::vram,
+    "GPU memory that the target holds, summed over its GPUs. Unknown if the driver does not report it for one GPU, unless the memory on the others decides the comparison.";
+"vram_share" [Process Workload] Unit::Percent, "nvml", process::vram_share,
+    "Share of a GPU's memory that the target holds, on the GPU where this share is largest.";
+"cpu_util" [Process Workload] Unit::Percent, "proc", |target, _| target.cpu,
+    "CPU utilization of the process and its descendants without GPU memory; for a workload, of all its processes. 100% is one core. Unknown in the first sample of a process.";
+"io_rate" [Process Workload] Unit::BytesPerSecond, "proc", |target, _| target.io,
+    "Bytes per second read from and written to storage. Unknown without the permission to read it (CAP_SYS_PTRACE).";
+"age" [Process Workload Lease MpsServer] Unit::Duration, "proc", process::age,
+    "Time since the process started; for a workload, since its oldest process started; for a lease, since it was granted.";
+"state" [Process Workload] Unit::Words(State::NAMES), "proc", process::state,
+    "State of the process; for a workload, of any of its processes. disk_sleep (synonym: D): uninterruptible sleep, in which signals have no effect; stopped: by a signal; frozen: the cgroup is frozen (docker pause); zombie_leader: the thread-group leader exited, other threads are running and hold memory.";
+"orphaned" [Process Workload] Unit::Flag, "proc", process::orphaned,
+    "The login session, job or container of the process has ended: its cgroup contains no other process. For a workload, this must be true of all its processes with GPU memory. Unknown for a daemon that forked twice while its login session or container is running.";
+"listed_but_gone" [Process Workload] Unit::Flag, "nvml, proc", process::listed_but_gone,
+    "The driver lists the pid as a holder of memory, but there is no such process. The target can be flagged, but not signalled.";
+"gpu_count" [Process Workload] Unit::Count, "nvml", process::gpu_count,
+    "Number of GPUs and MIG instances on which the target holds memory.";
+"context" [Process Workload] Unit::Words(process::CONTEXTS), "nvml", process::context,
+    "Type of its GPU contexts; matches if the target has such a context on any GPU.";
+"has_lease" [Process Workload] Unit::Flag, "leases", process::has_lease,
+    "The target holds a lease on all GPUs that it uses. Unknown while the lease server does not respond.";
+"vram_quota_ratio" [Process Workload] Unit::Percent, "quota", |target, view| view.quota_ratio(target),
+    "GPU memory that the driver reports for all processes under the same shared quota, as a share of the limit. It includes contexts, so slightly more than 100% is normal. Unknown without a shared quota file.";
+"quota_denied" [Process Workload] Unit::Count, "quota", |target, view| view.quota_denied(target),
+    "Allocations of GPU memory that the quota denied since the previous snapshot. Unknown without a shared quota file.";
+"vram_free" [Gpu] Unit::Bytes, "nvml",
+    |target, view| gpu::memory(target, view, |memory| Some(memory.free), "not reported by the driver"),
+    "Free memory of the GPU.";
+"vram_used" [Gpu] Unit::Bytes, "nvml",
+    |target, view| gpu::memory(target, view, |memory| Some(memory.used), "not reported by the driver"),
+    "Used memory of the GPU, over all processes.";
+"vram_unaccounted" [Gpu] Unit::Bytes, "nvml",
+    |target, view| gpu::memory(target, view, |memory| memory.unaccounted, "a value needed to calculate it is unknown"),
+    "Used GPU memory that no listed process holds. Can be slightly negative, because the values are read at different moments. Unknown if the memory of any holder is unknown.";
+"vram_unreleased" [Gpu] Unit::Bytes, "nvml, proc",
+    |target, view| gpu::memory(target, view, |memory| memory.unreleased, "not decided yet, or a value needed to calculate it is unknown"),
+    "GPU memory that was not released after its holders exited, for any reason. It is tracked until it is released. Unknown in the first samples after an exit, and if other processes started, exited or allocated memory meanwhile.";
+"unlisted_processes" [Gpu] Unit::Count, "proc", gpu::unlisted_processes,
+    "Processes that have the GPU's device file open but that the driver does not list, such as forked workers that inherited it. Excludes driver and monitoring services (nvidia-persistenced, DCGM and similar, with a uid below 1000). The scan runs once a minute, and only while 256MiB or more are unaccounted for, or all listed processes have exited. Unknown without a scan, and in MIG mode if the driver returned no process list for an instance.";
+"process_count" [Gpu] Unit::Count, "nvml",
+    |target, view| number(view.gpu_of(target).and_then(|gpu| gpu.listed), "the driver gave no list"),
+    "Processes that the driver lists on the GPU.";
+"mig" [Gpu] Unit::Flag, "nvml", gpu::mig,
+    "MIG mode is enabled.";
+"holder_alive" [Lease] Unit::Flag, "leases", lease::holder_alive,
+    "The process that took the lease is running, according to its own host.";
+"heartbeat_age" [Lease] Unit::Duration, "leases", lease::heartbeat_age,
+    "Time since the holder itself last renewed the lease.";
+"attached_processes" [Lease] Unit::Count, "leases", lease::attached_processes,
+    "Processes of the lease's holder that hold memory on the leased GPUs.";
+"mps_clients" [MpsServer] Unit::Count, "nvml", mps::mps_clients,
+    "The larger of two numbers: MPS clients of any user that the driver lists on the server's GPUs, and the server's clients in the control daemon's last response. Unknown if the driver returned no process list.";
+"mps_status" [MpsServer] Unit::Words(MpsStatus::NAMES), "mps", mps::mps_status,
+    "Status of the server in the control daemon's last response. In status fault, it accepts no new client until all clients affected by a fatal fault have exited. Unknown if the daemon does not report it (drivers up to 535).";
+}
 
 pub(crate) use process::runs;
 

@@ -1,22 +1,10 @@
 //! Attributes of MPS servers.
 
-use super::Attribute;
-use crate::Kind;
-use crate::value::{Unit, Value};
+use crate::value::Value;
 use crate::view::{Target, View};
-use bailiff_snapshot::MpsStatus;
 use std::collections::BTreeSet;
 
-pub(super) static MPS_CLIENTS: Attribute = Attribute {
-    name: "mps_clients",
-    of: &[Kind::MpsServer],
-    unit: Unit::Count,
-    help: "The larger of two numbers: MPS clients of any user that the driver lists on the server's GPUs, and the server's clients in the control daemon's last response. Unknown if the driver returned no process list.",
-    source: "nvml",
-    read: mps_clients,
-};
-
-fn mps_clients(target: &Target, view: &View) -> Value {
+pub(super) fn mps_clients(target: &Target, view: &View) -> Value {
     let mut clients = BTreeSet::new();
     for gpu in view.gpus(target) {
         if gpu.fault.is_some() || gpu.listed.is_none() {
@@ -31,16 +19,7 @@ fn mps_clients(target: &Target, view: &View) -> Value {
     view.or_more(target, Value::Number(clients))
 }
 
-pub(super) static MPS_STATUS: Attribute = Attribute {
-    name: "mps_status",
-    of: &[Kind::MpsServer],
-    unit: Unit::Words(MpsStatus::NAMES),
-    help: "Status of the server in the control daemon's last response. In status fault, it accepts no new client until all clients affected by a fatal fault have exited. Unknown if the daemon does not report it (drivers up to 535).",
-    source: "mps",
-    read: mps_status,
-};
-
-fn mps_status(target: &Target, view: &View) -> Value {
+pub(super) fn mps_status(target: &Target, view: &View) -> Value {
     let Some(server) = view.mps_server(target) else {
         return Value::Unknown("the exporter does not report this MPS server");
     };

@@ -156,7 +156,7 @@ impl<'a> ConditionParser<'a> {
     }
 
     fn no_such_key(&self, entry: &Entry, of: Option<Kind>) -> Fault {
-        let fits = |attribute: &&&Attribute| of.is_none_or(|kind| attribute.of.contains(&kind));
+        let fits = |attribute: &&Attribute| of.is_none_or(|kind| attribute.of.contains(&kind));
         let attributes = attributes::ALL.iter().filter(fits).map(|attribute| attribute.name);
         let words = keys::table("condition").names();
         let known: Vec<&str> = attributes.chain(Field::ALL.map(Field::name)).chain(words).collect();

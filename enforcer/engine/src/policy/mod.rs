@@ -28,7 +28,6 @@ use std::time::Duration;
 use bailiff_snapshot::State;
 
 use crate::Kind;
-use crate::attributes::process::STATE;
 use crate::value::Test;
 pub use crate::yaml::{Fault, FaultSeverity, FaultStyle, Faults};
 
@@ -294,5 +293,5 @@ impl fmt::Debug for Address {
 /// Whether a comparison names a state in which a process is on hold.
 fn names_on_hold(leaf: &Leaf) -> bool {
     let named = |state: State| matches!(leaf.test, Test::AnyOf(bits) if bits & (1 << state as u32) != 0);
-    leaf.attribute.name == STATE.name && State::ALL.into_iter().any(|state| state.on_hold() && named(state))
+    leaf.attribute.name == "state" && State::ALL.into_iter().any(|state| state.on_hold() && named(state))
 }
