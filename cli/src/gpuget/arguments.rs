@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use super::flags::{FLAGS, Flag, Takes};
 use crate::output::joined;
 use crate::python::{int, repr};
 
@@ -182,6 +181,62 @@ fn conflicting(flag: &Flag, given: &Arguments) -> Option<&'static str> {
     let others = FLAGS.iter().filter(|other| flag.exclusive && other.exclusive && other.name != flag.name);
     others.map(|other| other.name).find(|other| given.has(other))
 }
+
+/// The value that a flag takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Nothing,
+    Text,
+    Int,
+}
+
+/// A flag.
+#[derive(Debug)]
+struct Flag {
+    name: &'static str,
+    takes: Takes,
+    /// At most one of the exclusive flags may be given.
+    exclusive: bool,
+}
+
+impl Flag {
+    const fn new(name: &'static str, takes: Takes) -> Self {
+        Self { name, takes, exclusive: false }
+    }
+
+    const fn exclusive(self) -> Self {
+        Self { exclusive: true, ..self }
+    }
+
+    /// Returns its name in argparse's errors.
+    fn title(&self) -> &'static str {
+        if self.name == "--help" { "-h/--help" } else { self.name }
+    }
+}
+
+/// The flags of GPU.py in the original order, as in `help.txt`.
+const FLAGS: [Flag; 20] = [
+    Flag::new("--help", Takes::Nothing),
+    Flag::new("--gpu-count", Takes::Nothing),
+    Flag::new("--managed-gpu-count", Takes::Nothing),
+    Flag::new("--redis-server", Takes::Text),
+    Flag::new("--redis-port", Takes::Int),
+    Flag::new("--redis-db", Takes::Int),
+    Flag::new("--redis-prefix", Takes::Text),
+    Flag::new("--redis-manage-all", Takes::Nothing).exclusive(),
+    Flag::new("--redis-manage", Takes::Text).exclusive(),
+    Flag::new("--redis-manage-count", Takes::Int).exclusive(),
+    Flag::new("--force", Takes::Nothing),
+    Flag::new("--get", Takes::Nothing),
+    Flag::new("--release", Takes::Int),
+    Flag::new("--log", Takes::Nothing),
+    Flag::new("--info", Takes::Nothing),
+    Flag::new("--idle", Takes::Nothing),
+    Flag::new("--managed", Takes::Nothing),
+    Flag::new("--active", Takes::Nothing),
+    Flag::new("--redis-delete", Takes::Nothing),
+    Flag::new("--redis-purge", Takes::Nothing),
+];
 
 #[cfg(test)]
 mod tests {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use bailiff_lease::Leases as _;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Pool, Ticket, TicketStatus};
+use nix::sys::signal::{SigSet, Signal, raise};
 
 use super::environment::PoolAddress;
-use super::signals::BlockedSignals;
 use super::{Failure, print_line};
+use crate::command::signals::is_ignored;
 use crate::lease::request::{name, user_fields};
 use crate::lease::{LEASE, TICKET, offset};
 use crate::output::joined;
@@ -114,4 +115,29 @@ fn ticket(local_host: &LocalHost, parent: u32) -> Result<Ticket, Failure> {
     about.extend(user_fields());
     about.push(("cmd", "GPU.py --get".to_owned()));
     Ok(Ticket { lease: name()?, want: 1, priority: 0, ttl: TICKET, nonblock: false, about })
+}
+
+/// Signals that are blocked during the wait until the request is withdrawn, and then raised again, so that a shell
+/// sees the signal; in this thread and in threads that it starts.
+#[derive(Debug, Clone, Copy)]
+struct BlockedSignals(SigSet);
+
+impl BlockedSignals {
+    /// Blocks the signals; call it before any thread is started. Ignored signals stay ignored (`nohup`, `&` in
+    /// scripts).
+    fn block() -> std::io::Result<Self> {
+        let set = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+        let set: SigSet = set.into_iter().filter(|signal| !is_ignored(*signal)).collect();
+        set.thread_block()?;
+        Ok(Self(set))
+    }
+
+    /// Waits for a signal, runs `last`, and ends the process by the signal. Locks taken by `last` are held until then.
+    fn wait_and_die(&self, last: impl FnOnce()) {
+        let Ok(signal) = self.0.wait() else { return };
+        last();
+        // These cannot fail for valid signals.
+        let _ = self.0.thread_unblock();
+        let _ = raise(signal);
+    }
 }

@@ -3,11 +3,9 @@
 
 mod arguments;
 mod environment;
-mod flags;
 mod get;
 mod pool;
 mod query;
-mod signals;
 mod visible;
 
 use std::ffi::OsString;

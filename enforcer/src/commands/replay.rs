@@ -8,8 +8,8 @@ use std::time::Duration;
 use bailiff_lifecycle::exit::Exit;
 use bailiff_snapshot::wire::{self, WireError};
 
+use super::admin;
 use super::layout::safe;
-use super::past_flags::admin;
 use super::simulation::report::Report;
 use super::simulation::{Admin, Simulation, print};
 use super::{Failure, files};

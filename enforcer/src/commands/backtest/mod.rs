@@ -20,10 +20,10 @@ use self::held::{ANCHOR, Chunk, Scraped, quoted};
 use self::pace::Pace;
 use self::rebuild::Rebuild;
 use super::layout::{self, safe};
-use super::past_flags::{admin, length, moment};
 use super::simulation::report::{At, Report};
 use super::simulation::{self, Admin, Simulation, print};
 use super::{Failure, files};
+use super::{admin, length, moment};
 use crate::flags;
 
 /// Minimum length of a period, in milliseconds.
