@@ -50,9 +50,14 @@ pub enum Command {
     Replay(Replay),
     /// Simulate rules on data from Prometheus
     Backtest(Backtest),
-    /// Continue stopped processes once the parent process has exited
+    /// Send signals and read /proc for the daemon that started this process
     #[command(hide = true)]
-    Watchdog,
+    PrivilegedProcess {
+        /// Mount point of the host's /proc.
+        procfs: PathBuf,
+        /// Prefix of the paths of GPU device files.
+        devices: String,
+    },
 }
 
 /// Run the daemon.

@@ -10,6 +10,7 @@ pub mod disk;
 pub mod flags;
 pub mod metrics;
 pub mod policy_file;
+pub mod privileged;
 pub mod process_table;
 pub mod settings;
 pub mod status;

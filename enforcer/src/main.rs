@@ -8,12 +8,13 @@ use bailiff_enforcer::clock::now;
 use bailiff_enforcer::commands;
 use bailiff_enforcer::daemon;
 use bailiff_enforcer::flags::{Command, Flags, Run};
+use bailiff_enforcer::privileged;
 use bailiff_enforcer::settings::Settings;
 use bailiff_engine::policy;
 use bailiff_exposition::terminal::Colors;
+use bailiff_lifecycle::capabilities::{self, Capability};
 use bailiff_lifecycle::exit::{self, Exit, Stop, parse};
 use bailiff_lifecycle::{logs, signals};
-use rustix::thread::clear_ambient_capability_set;
 
 const PROGRAM: &str = env!("CARGO_PKG_NAME");
 
@@ -42,7 +43,9 @@ fn start(command: Command) -> Result<Exit, Stop> {
         Command::Backtest(flags) => {
             return commands::report(commands::backtest::run(&flags, now().wall, out));
         }
-        Command::Watchdog => bailiff_enforcer::actions::watchdog::run().context("cannot run the watchdog")?,
+        Command::PrivilegedProcess { procfs, devices } => {
+            privileged::run(&procfs, devices).context("the privileged process failed")?;
+        }
         Command::Schema => writeln!(out, "{:#}", policy::schema()).context("cannot print")?,
     }
     Ok(Exit::Done)
@@ -52,8 +55,14 @@ fn run(flags: Run) -> Result<(), Stop> {
     let settings = Settings::try_from(flags).map_err(Stop::Usage)?;
     logs::start(settings.logs);
     exit::end_on_panic();
-    // Child processes (programs of rules, MPS commands) must not inherit the enforcer's capabilities.
-    clear_ambient_capability_set().context("cannot clear the ambient capabilities")?;
+    let mut child = privileged::start(&settings.executor).context("cannot start the privileged process")?;
+    capabilities::drop_all_or_of_root(&[Capability::CAP_KILL, Capability::CAP_SYS_PTRACE])
+        .context("cannot drop capabilities")?;
+    std::thread::spawn(move || {
+        let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        tracing::error!(status, "the privileged process has exited, so the enforcer ends");
+        std::process::exit(1);
+    });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -12,7 +12,6 @@ use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table}
 use bailiff_proc::{Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::workload::LONGEST_PATH;
 use bailiff_snapshot::{Place, ProcessKey, State, Status};
-use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
 /// Major number of `/dev/nvidia0` and so on (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
@@ -153,7 +152,7 @@ impl Processes {
         let theirs =
             self.proc.process(pid).and_then(|process| process.attributes(&format!("root{path}"))).ok()?;
         let ours = self.proc.attributes(&format!("self/root{path}")).ok();
-        Some(ours.is_some_and(|ours| (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)))
+        Some(ours.is_some_and(|ours| (ours.device, ours.inode) == (theirs.device, theirs.inode)))
     }
 
     /// Returns whether a process catches or ignores a signal instead of ending; `None` if that is unknown.
@@ -243,12 +242,8 @@ fn known<T>(pid: u32, read: Result<T, ReadError>) -> Result<Option<T>, ProcessTa
 /// Returns whether a descriptor is a character device of the NVIDIA driver. Uses cached attributes, because a
 /// query may hang on a user's file system or an unreachable server.
 fn is_nvidia(process: &Process, number: u32) -> bool {
-    let name = format!("fd/{number}");
-    let attributes = statx(&**process, name, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
-    attributes.is_ok_and(|attributes| {
-        FileType::from_raw_mode(attributes.stx_mode.into()) == FileType::CharacterDevice
-            && attributes.stx_rdev_major == NVIDIA
-    })
+    let attributes = process.cached_attributes(&format!("fd/{number}"));
+    attributes.is_ok_and(|attributes| attributes.character_major == Some(NVIDIA))
 }
 
 fn located(cgroup: &[u8]) -> (Arc<Place>, Option<Arc<str>>) {

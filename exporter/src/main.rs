@@ -9,7 +9,7 @@ use bailiff_exporter::flags::Flags;
 use bailiff_exporter::run;
 use bailiff_exporter::settings::Settings;
 use bailiff_lifecycle::exit::{self, Stop};
-use bailiff_lifecycle::{logs, signals};
+use bailiff_lifecycle::{capabilities, logs, signals};
 use bailiff_sampler::{Launcher, Supervisor, launcher, worker};
 use clap::Parser;
 
@@ -30,7 +30,7 @@ fn start() -> Result<(), Stop> {
     // The launcher keeps the capabilities that this process drops before it opens network sockets.
     let sampler = settings.sampler.clone();
     let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
-    launcher::drop_all().context("cannot drop capabilities")?;
+    capabilities::drop_all().context("cannot drop capabilities")?;
     let source = Box::new(Supervisor::new(launcher, sampler));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

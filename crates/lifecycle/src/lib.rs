@@ -1,5 +1,6 @@
 //! Common parts of all programs: logs, signals, exit codes, file reads with deadlines, and Unix sockets.
 
+pub mod capabilities;
 pub mod control;
 pub mod exit;
 pub mod file;

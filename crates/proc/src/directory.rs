@@ -5,8 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, openat, readlinkat, statat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, major, makedev, openat, readlinkat, statat, statx,
+};
 use rustix::io::{Errno, pread, read, retry_on_intr};
+use serde::{Deserialize, Serialize};
+
+use crate::helper;
 
 /// Maximum size of a file. The largest files are environments, which the kernel limits to 6 MiB (`execve(2)`).
 const MOST: usize = 8 << 20;
@@ -15,7 +20,7 @@ pub(crate) const PIECE: usize = 4096;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 /// Non-blocking, because a fake `/proc` may contain a FIFO.
-const FILE: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW);
+pub(crate) const FILE: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW);
 
 /// Why something could not be read. Only [`Self::Gone`] says that a process has exited, and only if `/proc` shows other
 /// users' processes ([`crate::Proc::proves_exit`]); after any other error it may be running.
@@ -36,6 +41,47 @@ impl ReadError {
     /// Returns whether permission was denied.
     pub const fn is_denied(self) -> bool {
         matches!(self, Self::Unreadable(Errno::ACCESS | Errno::PERM))
+    }
+}
+
+impl ReadError {
+    /// Returns the number of the kernel's error that corresponds to it.
+    pub(crate) const fn errno(self) -> Errno {
+        match self {
+            Self::Gone => Errno::NOENT,
+            Self::Unreadable(error) => error,
+            Self::Malformed => Errno::INVAL,
+        }
+    }
+}
+
+/// Attributes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Device that contains the file.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Uid of the owner.
+    pub owner: u32,
+    /// Major number, if the file is a character device.
+    pub character_major: Option<u32>,
+}
+
+impl Attributes {
+    fn new((device, inode, owner): (u64, u64, u32), mode: u32, special: u64) -> Self {
+        let is_character = FileType::from_raw_mode(mode) == FileType::CharacterDevice;
+        Self { device, inode, owner, character_major: is_character.then(|| major(special)) }
+    }
+
+    /// Returns the attributes that the kernel has cached: a query may hang on a user's file system or an unreachable
+    /// server.
+    pub(crate) fn cached(directory: &Directory, name: &str) -> Result<Self, Errno> {
+        let mask = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::UID;
+        let found = statx(directory, name, AtFlags::STATX_DONT_SYNC, mask)?;
+        let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+        let special = makedev(found.stx_rdev_major, found.stx_rdev_minor);
+        Ok(Self::new((device, found.stx_ino, found.stx_uid), found.stx_mode.into(), special))
     }
 }
 
@@ -105,12 +151,17 @@ impl Directory {
 
     /// Opens a directory in this one.
     pub fn directory(&self, name: &str) -> Result<Self, ReadError> {
-        Ok(Self(openat(&self.0, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?))
+        let opened = openat(&self.0, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
+        Ok(Self(or_ask(opened, |denied| helper::open(self, name, denied))?))
     }
 
     /// Opens a file that the kernel returns in one read, to read it repeatedly.
     pub fn hold(&self, name: &str) -> Result<HeldFile, ReadError> {
-        Ok(HeldFile(openat(&self.0, name, FILE, Mode::empty())?))
+        Ok(HeldFile(self.file(name)?))
+    }
+
+    fn file(&self, name: &str) -> Result<OwnedFd, Errno> {
+        or_ask(openat(&self.0, name, FILE, Mode::empty()), |denied| helper::open(self, name, denied))
     }
 
     /// Reads a file that the kernel returns in one read, such as `PID/stat`, and parses it.
@@ -147,7 +198,7 @@ impl Directory {
     }
 
     fn read_pieces(&self, most: usize, name: &str, buffer: &mut Vec<u8>) -> Result<(), Errno> {
-        let file = openat(&self.0, name, FILE, Mode::empty())?;
+        let file = self.file(name)?;
         buffer.clear();
         while buffer.len() <= most {
             buffer.reserve(PIECE);
@@ -172,7 +223,7 @@ impl Directory {
 
     /// Reads a file of any size line by line, such as `maps`. A line longer than four pieces is split.
     pub fn each_line(&self, name: &str, mut line: impl FnMut(&[u8])) -> Result<(), ReadError> {
-        let file = openat(&self.0, name, FILE, Mode::empty())?;
+        let file = self.file(name)?;
         let mut piece = vec![0; 4 * PIECE];
         let mut kept = 0;
         loop {
@@ -193,12 +244,23 @@ impl Directory {
 
     /// Returns the target of a link; invalid UTF-8 is replaced.
     pub fn link(&self, name: &str) -> Result<String, ReadError> {
-        Ok(readlinkat(&self.0, name, Vec::new())?.to_string_lossy().into_owned())
+        let target =
+            readlinkat(&self.0, name, Vec::new()).map(|target| target.to_string_lossy().into_owned());
+        Ok(or_ask(target, |denied| helper::link(self, name, denied))?)
     }
 
     /// Returns the attributes of a file; a link is followed.
-    pub fn attributes(&self, name: &str) -> Result<Stat, ReadError> {
-        Ok(statat(&self.0, name, AtFlags::empty())?)
+    pub fn attributes(&self, name: &str) -> Result<Attributes, ReadError> {
+        let found = statat(&self.0, name, AtFlags::empty()).map(|found| {
+            Attributes::new((found.st_dev, found.st_ino, found.st_uid), found.st_mode, found.st_rdev)
+        });
+        Ok(or_ask(found, |denied| helper::attributes(self, name, denied))?)
+    }
+
+    /// Like [`Self::attributes`], as far as the kernel has them cached: a query may hang on a user's file system.
+    pub fn cached_attributes(&self, name: &str) -> Result<Attributes, ReadError> {
+        let found = Attributes::cached(self, name);
+        Ok(or_ask(found, |denied| helper::attributes(self, name, denied))?)
     }
 
     /// Returns whether a file certainly exists.
@@ -227,6 +289,17 @@ impl Directory {
         })?;
         Ok(numbers)
     }
+}
+
+impl From<OwnedFd> for Directory {
+    fn from(directory: OwnedFd) -> Self {
+        Self(directory)
+    }
+}
+
+/// Asks the helper if the kernel denies permission.
+fn or_ask<T>(own: Result<T, Errno>, ask: impl FnOnce(Errno) -> Result<T, Errno>) -> Result<T, Errno> {
+    own.or_else(|error| if matches!(error, Errno::ACCESS | Errno::PERM) { ask(error) } else { Err(error) })
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 
 pub mod clock;
 mod directory;
+pub mod helper;
 mod pidfd;
 mod process;
 
-pub use directory::{Directory, HeldFile, ReadError, unless_gone};
+pub use directory::{Attributes, Directory, HeldFile, ReadError, unless_gone};
 pub use pidfd::{Pidfd, readable, wait};
 pub use process::{Descriptor, Proc, Process, lives, may_live, namespace_inode, start};

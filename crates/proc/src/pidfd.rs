@@ -1,7 +1,7 @@
 //! Processes held by pidfd. A pidfd refers to the same process even if the pid is reused, and is readable once the
 //! process has exited.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::clock::Deadline;
 use crate::directory::ReadError;
-use crate::process::lives;
+use crate::process::{Proc, lives};
 
 /// Pidfd of a process.
 #[derive(Debug)]
@@ -57,6 +57,12 @@ impl Pidfd {
     /// If the process cannot be waited for.
     pub fn exited_by(&self, until: Option<Deadline>) -> Result<bool, Errno> {
         readable(&[self.as_fd()], until).map(|ready| ready.contains(&true))
+    }
+
+    /// Returns the pid of the process in this program's `/proc`; `None` if it has exited.
+    pub fn pid(&self) -> Option<u32> {
+        let info = Proc::own().ok()?.text(&format!("self/fdinfo/{}", self.0.as_raw_fd())).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
     }
 
     /// Sends a signal; returns false if the process had exited.

@@ -10,6 +10,7 @@ use rustix::fs::{PROC_SUPER_MAGIC, RawDir, fstat, fstatfs};
 use rustix::io::Errno;
 
 use crate::directory::{Directory, PIECE, ReadError, unless_gone};
+use crate::helper;
 
 /// Bytes of a command line that are read; [`redact::command`] shows far fewer.
 const MOST_OF_CMDLINE: usize = 16 << 10;
@@ -222,7 +223,7 @@ impl Process {
 
     /// Returns the owner of the program's file.
     pub fn exe_owner(&self) -> Result<u32, ReadError> {
-        Ok(self.attributes("exe")?.st_uid)
+        Ok(self.attributes("exe")?.owner)
     }
 
     /// Returns the redacted command line; `None` if it is unreadable or the process has cleared it.
@@ -252,9 +253,12 @@ impl Process {
 
     /// Returns all descriptors.
     pub fn descriptors(&self) -> Result<Vec<Descriptor>, ReadError> {
-        let directory = self.directory("fd")?;
-        let link = |number: u32| (number, directory.link(&number.to_string()));
-        Ok(directory.numbers()?.into_iter().map(link).collect())
+        match descriptors_of(self) {
+            Err(ReadError::Unreadable(error @ (Errno::ACCESS | Errno::PERM))) => {
+                helper::descriptors(self, error)
+            }
+            own => own,
+        }
     }
 
     /// Returns the ids of the threads.
@@ -279,6 +283,16 @@ impl Process {
         let states = unless_gone(self.thread_states())?.unwrap_or_default();
         Ok(states.iter().any(|state| !state.ended()))
     }
+}
+
+/// Returns all descriptors; fails if the kernel denies one of the links.
+pub(crate) fn descriptors_of(process: &Directory) -> Result<Vec<Descriptor>, ReadError> {
+    let directory = process.directory("fd")?;
+    let link = |number: u32| match directory.link(&number.to_string()) {
+        Err(error) if error.is_denied() => Err(error),
+        link => Ok((number, link)),
+    };
+    directory.numbers()?.into_iter().map(link).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //!
 //! Each of the three processes has only the privileges that it needs. The **launcher** keeps the
 //! capabilities and only starts workers. A **worker** loads NVML and reads `/proc`. The process with the
-//! supervisor drops all capabilities ([`launcher::drop_all`]) and may be exposed to the network.
+//! supervisor drops all capabilities and may be exposed to the network.
 
 mod channel;
 pub mod cuda;

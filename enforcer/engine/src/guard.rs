@@ -128,6 +128,19 @@ pub struct Traits<'a> {
     pub exe_uid: Option<u32>,
 }
 
+impl<'a> From<&'a ProcessInfo> for Traits<'a> {
+    fn from(person: &'a ProcessInfo) -> Self {
+        Self {
+            pid: person.stat.key.pid,
+            comm: &person.stat.comm,
+            uid: Some(person.uid),
+            contained: person.place.container.is_some(),
+            exe: person.exe.as_deref(),
+            exe_uid: person.exe_uid,
+        }
+    }
+}
+
 /// Returns why the built-in protection exempts a process.
 pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     if process.pid <= 1 {
@@ -333,15 +346,7 @@ fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -
     if person.stat.kernel_thread || person.stat.state == State::Idle {
         return Some("it is a kernel thread".to_owned());
     }
-    let traits = Traits {
-        pid: key.pid,
-        comm: &person.stat.comm,
-        uid: Some(person.uid),
-        contained: person.place.container.is_some(),
-        exe: person.exe.as_deref(),
-        exe_uid: person.exe_uid,
-    };
-    if let Some(why) = builtin(&traits, limits.root) {
+    if let Some(why) = builtin(&Traits::from(person), limits.root) {
         return Some(why.to_owned());
     }
     if person.uid != owner {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bailiff_engine::Kind;
 use bailiff_engine::guard::{OnHold, Refusal};
+use bailiff_engine::policy::Action;
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
 use bailiff_snapshot::ProcessKey;
@@ -19,6 +20,7 @@ use super::permit::{Permission, Permit, Question, Stage, carry_out};
 use super::request::ActionRequest;
 use crate::audit::Audit;
 use crate::clock::{self, Deadline};
+use crate::privileged;
 use crate::process_table::Processes;
 
 /// Age above which a confirmation is requested again.
@@ -44,8 +46,6 @@ pub struct ExecutorSettings {
     pub program: Duration,
     /// Name of the node, passed to programs.
     pub node: String,
-    /// Path of this program, which is also started as the watchdog of stopped processes.
-    pub watchdog: PathBuf,
 }
 
 impl Default for ExecutorSettings {
@@ -58,7 +58,6 @@ impl Default for ExecutorSettings {
             mps_control: "nvidia-cuda-mps-control".into(),
             program: Duration::from_secs(30),
             node: String::new(),
-            watchdog: "/proc/self/exe".into(),
         }
     }
 }
@@ -105,10 +104,29 @@ impl<'a> ActionContext<'a> {
 
     /// Carries the action out, unless the rule is in dry run or the newest snapshot no longer confirms it.
     pub(super) fn carry_out(&self, act: impl FnOnce(&Permit) -> ActionResult) -> ActionResult {
-        carry_out(self.audit, self.request, |permit| match self.confirm() {
+        carry_out(self.audit, self.request, |permit| match self.confirm().and_then(|()| self.authorize()) {
             Ok(()) => ActionResult { acted: true, ..act(permit) },
             Err(refusal) => refusal.into(),
         })
+    }
+
+    /// Has the privileged process check the holders, before signals are sent.
+    fn authorize(&self) -> Result<(), Refusal> {
+        if !matches!(self.request.action, Action::Terminate { .. } | Action::Signal(_)) {
+            return Ok(());
+        }
+        let holders = self.request.subject.members.iter().filter(|member| member.holds);
+        match privileged::authorize(
+            holders.filter_map(|member| member.key).collect(),
+            self.request.limits.root,
+        ) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Refusal {
+                outcome: Outcome::Gone,
+                why: "all holders of the target have exited".to_owned(),
+            }),
+            Err(error) => Err(Refusal::refused(error.to_string())),
+        }
     }
 
     /// Checks that the newest snapshot still confirms the action, unless that was checked a moment ago.

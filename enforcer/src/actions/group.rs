@@ -17,6 +17,7 @@ use super::permit::{Permit, send};
 use super::request::ActionRequest;
 use crate::audit::Sent;
 use crate::clock;
+use crate::privileged::SignalError;
 use crate::process_table::{ProcessTableError, Processes};
 use bailiff_engine::guard::{self, Found, Ourselves, Refusal};
 use bailiff_engine::members::Members;
@@ -51,7 +52,7 @@ pub(super) struct Group<'a> {
     /// Cgroup of the workload. If it is removed, a process at the same path belongs to another workload.
     pub(super) boundary: Boundary,
     /// Error of a signal that the kernel refused.
-    pub(super) denied: Option<Errno>,
+    pub(super) denied: Option<SignalError>,
 }
 
 impl From<ProcessTableError> for Refusal {
@@ -213,8 +214,9 @@ impl<'a> Group<'a> {
                 Ok(true) => "sent".to_owned(),
                 Ok(false) => "had exited".to_owned(),
                 Err(error) => {
+                    let why = error.to_string();
                     self.denied = Some(error);
-                    error.to_string()
+                    why
                 }
             };
             let key = held.found.key();

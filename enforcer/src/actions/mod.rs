@@ -18,11 +18,11 @@ mod permit;
 mod release;
 mod request;
 mod signal;
+mod stopped;
 mod terminate;
 #[cfg(test)]
 mod tests;
 mod tty;
-pub mod watchdog;
 mod webhook;
 
 use bailiff_engine::guard::Refusal;
@@ -35,6 +35,7 @@ pub use executor::{Channels, Executor};
 pub use inbox::Inbox;
 pub use permit::{Permission, Question, Stage};
 pub use request::ActionRequest;
+pub use stopped::continue_stopped;
 
 /// Result of an action.
 #[derive(Debug, Clone, PartialEq)]

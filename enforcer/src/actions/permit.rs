@@ -2,12 +2,12 @@
 //! [`Permit`], which [`carry_out`] creates once the action is in the audit log on disk.
 
 use bailiff_proc::Pidfd;
-use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::ActionResult;
 use super::request::ActionRequest;
 use crate::audit::{Audit, BEGUN};
+use crate::privileged::{self, SignalError};
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Outcome;
 
@@ -23,9 +23,8 @@ impl Permit {
 }
 
 /// Sends a signal; returns false if the process had exited.
-#[expect(clippy::disallowed_methods, reason = "the only place of the enforcer that signals")]
-pub(super) fn send(process: &Pidfd, signal: Signal, _: &Permit) -> Result<bool, Errno> {
-    process.send(signal)
+pub(super) fn send(process: &Pidfd, signal: Signal, _: &Permit) -> Result<bool, SignalError> {
+    privileged::send(process, signal)
 }
 
 /// Stage of an action that needs permission.

@@ -28,7 +28,7 @@ pub(super) fn send(context: &ActionContext<'_>, signal: Signal) -> Result<Action
         if let Err(why) = sent {
             return done(Outcome::Cancelled, why, group);
         }
-        match group.denied {
+        match group.denied.take() {
             Some(error) => done(Outcome::Failed, format!("not every signal was sent: {error}"), group),
             None if group.sent.iter().all(|sent| sent.result != "sent") => {
                 done(Outcome::Gone, "all processes had exited", group)

@@ -15,9 +15,9 @@ use super::freezer::{self, Frozen};
 use super::group::Group;
 use super::memory::{Back, Memory, back};
 use super::permit::{Permission, Permit, Question, Stage};
-use super::watchdog::Watchdog;
 use crate::audit::{After, HeldStill, STOPPING};
 use crate::clock::{self, Deadline};
+use crate::privileged::{self, SignalError};
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
@@ -45,7 +45,8 @@ pub(super) struct Termination<'a> {
     clients: LetGo,
     /// Processes that the audit log lists as about to be stopped.
     recorded: BTreeSet<ProcessKey>,
-    watchdog: Option<Watchdog>,
+    /// Whether the privileged process continues what was stopped if the enforcer dies.
+    watched: bool,
 }
 
 /// Why a termination ended before its verification.
@@ -82,7 +83,7 @@ impl<'a> Termination<'a> {
         let before = view.map(|view| Memory::of(&view.snapshot));
         let activity = activity.forgotten();
         let (clients, recorded) = (LetGo::default(), BTreeSet::new());
-        Self { context, group, grace, permit, before, activity, clients, recorded, watchdog: None }
+        Self { context, group, grace, permit, before, activity, clients, recorded, watched: true }
     }
 
     pub(super) fn run(mut self) -> ActionResult {
@@ -94,6 +95,7 @@ impl<'a> Termination<'a> {
                 ActionResult::new(outcome, format!("{why}; only the listed signals were sent"))
             }
         };
+        privileged::forget();
         ending.after.sent.append(&mut self.group.sent);
         ending.after.notes.append(&mut self.group.notes);
         ending
@@ -107,8 +109,13 @@ impl<'a> Termination<'a> {
         self.unless_called_off(Group::ask)?;
         self.group.continue_stopped(self.permit);
         self.group.notes.extend(frozen.iter().map(|frozen| frozen.thaw(self.permit)));
-        if let Some(error) = self.group.denied {
-            let why = format!("a signal was not permitted ({error}): CAP_KILL is missing");
+        if let Some(error) = &self.group.denied {
+            let why = match error {
+                SignalError::Kernel(_) => {
+                    format!("a signal was not permitted ({error}): CAP_KILL is missing")
+                }
+                SignalError::Refused(_) => format!("a signal was not sent: {error}"),
+            };
             return Ok(ActionResult::new(Outcome::Failed, why));
         }
         if !self.wait()? {
@@ -231,28 +238,19 @@ impl<'a> Termination<'a> {
         recorded
     }
 
-    /// Records in the audit log what is about to be stopped, and passes it to the watchdog.
+    /// Records in the audit log what is about to be stopped, and passes it to the privileged process.
     fn record(&mut self, still: &HeldStill) -> bool {
         let after = After { held_still: Some(still.clone()), ..After::default() };
         let recorded =
             self.context.audit.record(&self.context.request.record(STOPPING, "", Some(&after))).is_ok();
         if recorded {
-            self.watch(still);
+            self.watched = privileged::watch(still);
+        }
+        if !self.watched {
+            let why = "processes were not stopped before SIGKILL: the privileged process does not respond";
+            self.group.notes.push(why.to_owned());
         }
         recorded
-    }
-
-    fn watch(&mut self, still: &HeldStill) {
-        if self.watchdog.is_none() {
-            self.watchdog = Watchdog::start(&self.context.settings.watchdog).ok();
-        }
-        let watched = self.watchdog.as_mut().map(|watchdog| watchdog.watch(still));
-        if !matches!(watched, Some(Ok(()))) {
-            self.watchdog = None;
-            self.group.notes.push(
-                "processes were not stopped before SIGKILL: the watchdog could not be started".to_owned(),
-            );
-        }
     }
 
     fn given_up(&self) -> Option<&'static str> {
@@ -262,7 +260,7 @@ impl<'a> Termination<'a> {
     /// Stops members until no new one is found. A member killed before its children are known leaves orphans.
     fn hold_still(&mut self) -> Result<(), Stop> {
         for _ in 0..PASSES {
-            if self.watchdog.is_none() || !self.record_stop() {
+            if !self.watched || !self.record_stop() {
                 break;
             }
             self.unless_called_off(Group::stop)?;
@@ -284,7 +282,7 @@ impl<'a> Termination<'a> {
         let freezer = cgroup_kill::freezer(root, &self.group);
         if freezer.is_none()
             || !self.record(&HeldStill { freezer, ..HeldStill::default() })
-            || self.watchdog.is_none()
+            || !self.watched
             || self.given_up().is_some()
         {
             return false;

@@ -37,6 +37,7 @@ use crate::agent::{Agent, AgentEvent, Orders};
 use crate::audit::{self, Audit};
 use crate::clock::now;
 use crate::policy_file;
+use crate::privileged;
 use crate::settings::Settings;
 use crate::status::tally::{LeaseAct, Skipped};
 use crate::status::{Open, PolicyStatus, Status};
@@ -153,7 +154,7 @@ impl Daemon {
     ) -> Result<(Self, Threads)> {
         let boot_id = rights::boot_id(&settings.executor.procfs);
         let about = audit::About { node: settings.node.clone(), boot_id: boot_id.clone() };
-        let audit = Audit::open(settings.audit.clone(), about, crate::actions::watchdog::continue_stopped)
+        let audit = Audit::open(settings.audit.clone(), about, crate::actions::continue_stopped)
             .context("cannot start the thread of the audit log")?;
         let (executor, reports) = Executor::start(settings.executor.clone(), audit.clone())
             .context("cannot start the executor thread")?;
@@ -235,7 +236,7 @@ impl Daemon {
             self.engine.hold(hold, holds);
             tracing::warn!(hold = hold.name(), why, "destructive steps are withheld");
         }
-        if !rights::may_kill() {
+        if !privileged::may_kill() {
             let uid = rustix::process::geteuid().as_raw();
             self.engine.limit_to(uid);
             tracing::warn!(uid, "CAP_KILL is missing: the enforcer acts only on processes of its own user");

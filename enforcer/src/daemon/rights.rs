@@ -11,9 +11,6 @@ use crate::settings::Settings;
 use bailiff_engine::engine::Holds;
 use bailiff_engine::verdict::Hold;
 
-/// Bit number of `CAP_KILL` (`linux/capability.h`).
-const CAP_KILL: u32 = 5;
-
 /// Returns the boot id of the kernel.
 pub(super) fn boot_id(procfs: &Path) -> Option<String> {
     Proc::open(procfs).ok()?.boot_id()
@@ -46,10 +43,4 @@ pub(super) fn missing(settings: &Settings) -> Vec<(Hold, Holds, String)> {
 pub(super) fn in_host_namespace(settings: &Settings) -> bool {
     let link = Proc::open(&settings.executor.procfs).and_then(|proc| proc.own_pid_namespace());
     settings.trust_pid_namespace || link.is_ok_and(|link| PidNamespace::of_link(&link).attributes())
-}
-
-/// Returns whether this program may signal processes of other users.
-pub(super) fn may_kill() -> bool {
-    let effective = Proc::own().ok().and_then(|proc| proc.own_mask("CapEff:"));
-    effective.is_some_and(|bits| bits & (1 << CAP_KILL) != 0)
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 
-use bailiff_proc::{Proc, Process, ReadError, unless_gone};
-use rustix::fs::{Stat, fstat, major, minor};
+use bailiff_proc::{Attributes, Proc, Process, ReadError, unless_gone};
+use rustix::fs::{fstat, major, minor};
 
 /// The identity of a file in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,13 +16,14 @@ pub(super) struct Inode {
 
 impl Inode {
     pub(super) fn of(file: &File) -> Option<Self> {
-        fstat(file).ok().map(Self::from)
+        let found = fstat(file).ok()?;
+        Some(Self { device: found.st_dev, number: found.st_ino })
     }
 }
 
-impl From<Stat> for Inode {
-    fn from(found: Stat) -> Self {
-        Self { device: found.st_dev, number: found.st_ino }
+impl From<Attributes> for Inode {
+    fn from(found: Attributes) -> Self {
+        Self { device: found.device, number: found.inode }
     }
 }
 
