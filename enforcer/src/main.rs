@@ -55,14 +55,10 @@ fn run(flags: Run) -> Result<(), Stop> {
     let settings = Settings::try_from(flags).map_err(Stop::Usage)?;
     logs::start(settings.logs);
     exit::end_on_panic();
-    let mut child = privileged::start(&settings.executor).context("cannot start the privileged process")?;
+    let child = privileged::start(&settings.executor).context("cannot start the privileged process")?;
     capabilities::drop_all_or_of_root(&[Capability::CAP_KILL, Capability::CAP_SYS_PTRACE])
         .context("cannot drop capabilities")?;
-    std::thread::spawn(move || {
-        let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-        tracing::error!(status, "the privileged process has exited, so the enforcer ends");
-        std::process::exit(1);
-    });
+    privileged::exit_with(child);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -3,7 +3,7 @@
     reason = "starts this program again, as the privileged process, and signals"
 )]
 //! The privileged process: a child that keeps the capabilities which the daemon drops when it starts. It reads what the
-//! kernel denies to the daemon ([`bailiff_proc::helper`]), sends the daemon's signals after checks of its own, and
+//! kernel denies to the daemon ([`Reader`]), sends the daemon's signals after checks of its own, and
 //! continues stopped processes if the daemon dies.
 
 use std::io;
@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use bailiff_engine::guard::{self, Root, Traits};
 use bailiff_engine::process::Devices;
-use bailiff_proc::helper::{self, Channel, Service};
-use bailiff_proc::{Pidfd, Proc};
+use bailiff_proc::channel::{self, Channel, Service};
+use bailiff_proc::{Pidfd, Proc, Reader};
 use bailiff_snapshot::ProcessKey;
 use nix::sys::signal::{SigSet, Signal as Blocked};
 use rustix::io::Errno;
@@ -98,10 +98,19 @@ pub fn start(settings: &ExecutorSettings) -> io::Result<Child> {
         .stdout(their_reads)
         .process_group(0)
         .spawn()?;
-    helper::read_through(reads);
+    bailiff_proc::read_through(reads);
     // There is one privileged process, which is started once.
     let _ = STARTED.set(Started { signals, may_kill: has_cap_kill() });
     Ok(child)
+}
+
+/// Exits when the privileged process has exited, because this program cannot start another one with capabilities.
+pub fn exit_with(mut child: Child) {
+    std::thread::spawn(move || {
+        let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        tracing::error!(status, "the privileged process has exited, so the enforcer ends");
+        std::process::exit(1);
+    });
 }
 
 /// Returns whether processes of other users can be signalled.
@@ -173,11 +182,11 @@ pub fn run(procfs: &Path, devices: String) -> io::Result<()> {
     [Blocked::SIGTERM, Blocked::SIGINT, Blocked::SIGHUP].into_iter().collect::<SigSet>().thread_block()?;
     std::thread::Builder::new()
         .name("reads".to_owned())
-        .spawn(|| helper::serve(io::stdout(), &mut helper::Reader))?;
+        .spawn(|| channel::serve(io::stdout(), &mut Reader))?;
     let ancestors = ancestors(std::process::id());
     let mut signals =
         Signals { procfs: procfs.to_owned(), devices, ancestors, allowed: None, watched: Vec::new() };
-    let served = helper::serve(io::stdin(), &mut signals);
+    let served = channel::serve(io::stdin(), &mut signals);
     signals.silent();
     served
 }

@@ -129,8 +129,8 @@ fn child_of(parent: u32) -> u32 {
     })
 }
 
-/// A Slurm step as slurmd starts it. The shepherd is in a session whose leader has exited, and the task below it
-/// only has its own process group. Prints the pid of the task.
+/// A Slurm step as slurmd starts it. slurmstepd is in a session whose leader has exited. Its child, the task,
+/// is in the same session, but in a process group of its own. Prints the pid of the task.
 const STEP: &str = "import ctypes, os, signal\n\
     name = lambda to: ctypes.CDLL(None).prctl(15, to)\n\
     if os.fork() == 0:\n\

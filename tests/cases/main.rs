@@ -34,6 +34,7 @@ mod on_hold;
 mod outages;
 mod packages;
 mod pick;
+mod privileged_process;
 mod prometheus;
 mod protect;
 mod quotas;

@@ -95,7 +95,8 @@ fn gpu_is_released_by_its_number() {
         "--release of GPU.py also finds lost GPUs"
     );
     assert_eq!(idle(&mut redis), ["3", "2", "0"]);
-    // GPU 4 is quarantined for the record that the release deletes, and GPU 5 for another reason.
+    // GPU 4 is quarantined because of its GPU.py record, which the release deletes. GPU 5 is quarantined for
+    // another reason.
     request::<u64>(&mut redis, &["HSET", "GPU_V2:QUAR", "4", "legacy_record:1", "5", "busy:1"]);
     assert_eq!(pool.release_by_number("4", caller), Ok(NumberedRelease::Released));
     assert_eq!(pool.release_by_number("5", caller), Ok(NumberedRelease::Quarantined("busy:1".to_owned())));

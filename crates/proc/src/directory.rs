@@ -5,13 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, major, makedev, openat, readlinkat, statat, statx,
-};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
 use rustix::io::{Errno, pread, read, retry_on_intr};
-use serde::{Deserialize, Serialize};
 
-use crate::helper;
+use crate::denied::{self, Attributes};
 
 /// Maximum size of a file. The largest files are environments, which the kernel limits to 6 MiB (`execve(2)`).
 const MOST: usize = 8 << 20;
@@ -52,36 +49,6 @@ impl ReadError {
             Self::Unreadable(error) => error,
             Self::Malformed => Errno::INVAL,
         }
-    }
-}
-
-/// Attributes of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attributes {
-    /// Device that contains the file.
-    pub device: u64,
-    /// Inode number.
-    pub inode: u64,
-    /// Uid of the owner.
-    pub owner: u32,
-    /// Major number, if the file is a character device.
-    pub character_major: Option<u32>,
-}
-
-impl Attributes {
-    fn new((device, inode, owner): (u64, u64, u32), mode: u32, special: u64) -> Self {
-        let is_character = FileType::from_raw_mode(mode) == FileType::CharacterDevice;
-        Self { device, inode, owner, character_major: is_character.then(|| major(special)) }
-    }
-
-    /// Returns the attributes that the kernel has cached: a query may hang on a user's file system or an unreachable
-    /// server.
-    pub(crate) fn cached(directory: &Directory, name: &str) -> Result<Self, Errno> {
-        let mask = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::UID;
-        let found = statx(directory, name, AtFlags::STATX_DONT_SYNC, mask)?;
-        let device = makedev(found.stx_dev_major, found.stx_dev_minor);
-        let special = makedev(found.stx_rdev_major, found.stx_rdev_minor);
-        Ok(Self::new((device, found.stx_ino, found.stx_uid), found.stx_mode.into(), special))
     }
 }
 
@@ -152,7 +119,7 @@ impl Directory {
     /// Opens a directory in this one.
     pub fn directory(&self, name: &str) -> Result<Self, ReadError> {
         let opened = openat(&self.0, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
-        Ok(Self(or_ask(opened, |denied| helper::open(self, name, denied))?))
+        Ok(Self(or_ask(opened, |denied| denied::open(self, name, denied))?))
     }
 
     /// Opens a file that the kernel returns in one read, to read it repeatedly.
@@ -161,7 +128,7 @@ impl Directory {
     }
 
     fn file(&self, name: &str) -> Result<OwnedFd, Errno> {
-        or_ask(openat(&self.0, name, FILE, Mode::empty()), |denied| helper::open(self, name, denied))
+        or_ask(openat(&self.0, name, FILE, Mode::empty()), |denied| denied::open(self, name, denied))
     }
 
     /// Reads a file that the kernel returns in one read, such as `PID/stat`, and parses it.
@@ -246,7 +213,7 @@ impl Directory {
     pub fn link(&self, name: &str) -> Result<String, ReadError> {
         let target =
             readlinkat(&self.0, name, Vec::new()).map(|target| target.to_string_lossy().into_owned());
-        Ok(or_ask(target, |denied| helper::link(self, name, denied))?)
+        Ok(or_ask(target, |denied| denied::link(self, name, denied))?)
     }
 
     /// Returns the attributes of a file; a link is followed.
@@ -254,13 +221,13 @@ impl Directory {
         let found = statat(&self.0, name, AtFlags::empty()).map(|found| {
             Attributes::new((found.st_dev, found.st_ino, found.st_uid), found.st_mode, found.st_rdev)
         });
-        Ok(or_ask(found, |denied| helper::attributes(self, name, denied))?)
+        Ok(or_ask(found, |denied| denied::attributes(self, name, denied))?)
     }
 
     /// Like [`Self::attributes`], as far as the kernel has them cached: a query may hang on a user's file system.
     pub fn cached_attributes(&self, name: &str) -> Result<Attributes, ReadError> {
         let found = Attributes::cached(self, name);
-        Ok(or_ask(found, |denied| helper::attributes(self, name, denied))?)
+        Ok(or_ask(found, |denied| denied::attributes(self, name, denied))?)
     }
 
     /// Returns whether a file certainly exists.

@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::clock::Deadline;
 use crate::directory::ReadError;
+use crate::poll::readable;
 use crate::process::{Proc, lives};
 
 /// Pidfd of a process.
@@ -87,30 +87,5 @@ impl AsFd for Pidfd {
 impl From<OwnedFd> for Pidfd {
     fn from(pidfd: OwnedFd) -> Self {
         Self(pidfd)
-    }
-}
-
-/// Waits until a file is readable or the deadline passes. Returns whether each file is readable.
-///
-/// # Errors
-/// If the kernel is out of memory.
-pub fn readable(files: &[BorrowedFd<'_>], until: Option<Deadline>) -> Result<Vec<bool>, Errno> {
-    let mut polled: Vec<PollFd<'_>> =
-        files.iter().map(|file| PollFd::from_borrowed_fd(*file, PollFlags::IN)).collect();
-    wait(&mut polled, until)?;
-    Ok(polled.iter().map(|file| !file.revents().is_empty()).collect())
-}
-
-/// Waits until a file is ready or the deadline passes.
-///
-/// # Errors
-/// If the kernel is out of memory.
-pub fn wait(files: &mut [PollFd<'_>], until: Option<Deadline>) -> Result<(), Errno> {
-    loop {
-        let left = until.and_then(|until| Timespec::try_from(until.left()).ok());
-        match poll(files, left.as_ref()) {
-            Err(Errno::INTR) => {}
-            other => return other.map(drop),
-        }
     }
 }

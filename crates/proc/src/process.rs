@@ -9,8 +9,8 @@ use bailiff_snapshot::{ProcessKey, State, Status, redact};
 use rustix::fs::{PROC_SUPER_MAGIC, RawDir, fstat, fstatfs};
 use rustix::io::Errno;
 
+use crate::denied;
 use crate::directory::{Directory, PIECE, ReadError, unless_gone};
-use crate::helper;
 
 /// Bytes of a command line that are read; [`redact::command`] shows far fewer.
 const MOST_OF_CMDLINE: usize = 16 << 10;
@@ -255,7 +255,9 @@ impl Process {
     pub fn descriptors(&self) -> Result<Vec<Descriptor>, ReadError> {
         match descriptors_of(self) {
             Err(ReadError::Unreadable(error @ (Errno::ACCESS | Errno::PERM))) => {
-                helper::descriptors(self, error)
+                let links = denied::descriptors(&**self, error)?.into_iter();
+                let failed = |number| ReadError::from(Errno::from_raw_os_error(number));
+                Ok(links.map(|(number, link)| (number, link.map_err(failed))).collect())
             }
             own => own,
         }

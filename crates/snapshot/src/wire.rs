@@ -49,7 +49,7 @@ pub struct Snapshot {
     pub boot_ms: u64,
     /// Sampling interval in milliseconds.
     pub interval_ms: u64,
-    /// PID namespace. Pids are attributed to processes only in `host`.
+    /// Whether the driver's pids are those of the exporter's `/proc`. Only with `host` are they attributed to processes.
     pub pid_namespace: Word<PidNamespace>,
     /// State of each source by name: `nvml`, `proc`, `redis` if there is a lease pool, `quota` if there is a
     /// quota directory, `mps` if MPS is running.

@@ -1,3 +1,4 @@
+#![expect(clippy::disallowed_methods, reason = "opens the file that thaws a cgroup")]
 //! Continues processes that an action stopped before SIGKILL, if the action cannot go on.
 
 use std::io::Write;

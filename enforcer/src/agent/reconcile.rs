@@ -257,7 +257,8 @@ impl Reconciler<'_> {
         Ok(())
     }
 
-    /// Evaluates GPUs taken by clients of `GPU.py`, and lost GPUs, which are recorded neither as idle nor as taken.
+    /// Decides for each GPU that a client of `GPU.py` took, or that is lost (recorded neither as idle nor as
+    /// taken), whether it should return to the pool. If `acts` is set, attempts to return it.
     fn records(
         &mut self,
         pass: &Pass<'_>,

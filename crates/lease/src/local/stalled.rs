@@ -96,7 +96,7 @@ fn can_take(directory: &Directory, ticket: &File) -> bool {
     let selection = GpuSelection::of(&record);
     let idle = managed.gpus.iter().filter(|gpu| {
         let file = selection.accepts(gpu.id).then(|| directory.gpu(gpu.id, OFlags::RDONLY).ok()).flatten();
-        // The lock is released when the file is closed. A waiter that fails because of it tries again.
+        // Closing the file releases the lock at once. A waiter that finds the GPU locked meanwhile tries again.
         file.is_some_and(|(file, _)| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok())
     });
     idle.count() as u64 >= record.number("want").unwrap_or(1).max(1)

@@ -62,7 +62,7 @@ fn killed_connections_are_reopened() {
             run_command::<u64>(&server.address(), &["CLIENT", "KILL", "ID", &id]);
         }
         wait_for_blocked(&server.address(), 2);
-        // The connections that were killed last are not back in the queue when the GPU is released.
+        // Kills the reopened connections too. This time, the GPU is released before the client is back in the queue.
         for id in client_ids(&server.address()) {
             run_command::<u64>(&server.address(), &["CLIENT", "KILL", "ID", &id]);
         }

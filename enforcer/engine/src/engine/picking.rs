@@ -18,7 +18,7 @@ pub(crate) struct Picking {
     pub(super) from: Node,
     pub(super) idle_for: Span,
     order: Vec<Order>,
-    /// Memory that should be free, if the rule has a limit.
+    /// Bytes that should be free on the GPU: the upper limit of `vram_free` in the rule's condition, if any.
     wanted: Option<f64>,
     /// Streak of each workload, by its number.
     pub(super) streaks: Vec<Streak>,

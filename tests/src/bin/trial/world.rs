@@ -186,7 +186,7 @@ impl World {
             stops: Vec::new(),
         };
         self.processes.push(process);
-        // A process with a reused pid is listed at once, because a driver identifies processes only by pid.
+        // The driver lists a reused pid immediately, not only after READY, because it identifies processes only by pid.
         if let Some(pid) = pid {
             let until = boot() + Duration::from_secs(1);
             while !belongs_to_trial(pid) && boot() < until {

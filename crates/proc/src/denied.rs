@@ -1,0 +1,116 @@
+//! Reads what the kernel denies to this program, through a helper process that has the capabilities. A request contains
+//! an open `/proc/PID`, so the answer is about that process even if its pid is reused.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, statx};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::channel::Channel;
+
+/// Time limit of a read. A process can make the kernel block while its files are opened.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The helper that reads for this program, if there is one.
+static HELPER: OnceLock<Channel> = OnceLock::new();
+
+/// Descriptors with the targets of their links, or the numbers of errors.
+pub(crate) type Links = Vec<(u32, Result<String, i32>)>;
+
+/// Attributes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Device that contains the file.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Uid of the owner.
+    pub owner: u32,
+    /// Major number, if the file is a character device.
+    pub character_major: Option<u32>,
+}
+
+impl Attributes {
+    pub(crate) fn new((device, inode, owner): (u64, u64, u32), mode: u32, special: u64) -> Self {
+        let is_character = FileType::from_raw_mode(mode) == FileType::CharacterDevice;
+        Self { device, inode, owner, character_major: is_character.then(|| major(special)) }
+    }
+
+    /// Returns the attributes that the kernel has cached: a query may hang on a user's file system or an unreachable
+    /// server.
+    pub(crate) fn cached(directory: impl AsFd, name: &str) -> Result<Self, Errno> {
+        let mask = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::UID;
+        let found = statx(directory, name, AtFlags::STATX_DONT_SYNC, mask)?;
+        let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+        let special = makedev(found.stx_rdev_major, found.stx_rdev_minor);
+        Ok(Self::new((device, found.stx_ino, found.stx_uid), found.stx_mode.into(), special))
+    }
+}
+
+/// What is read in a `/proc/PID` or `/proc/PID/task/TID`.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Read {
+    /// Opens a file.
+    Open(String),
+    /// Reads the target of a link.
+    Link(String),
+    /// Reads the attributes of a file.
+    Attributes(String),
+    /// Reads the links of all descriptors.
+    Descriptors,
+}
+
+/// Answer to a [`Read`].
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// The attached file.
+    File,
+    /// Target of the link.
+    Link(String),
+    /// Attributes of the file.
+    Attributes(Attributes),
+    /// Number of the error.
+    Error(i32),
+}
+
+/// Sets the channel to the helper that reads what the kernel denies to this program.
+pub fn read_through(channel: Channel) {
+    // There is one helper, which is started once.
+    let _ = HELPER.set(channel);
+}
+
+/// Reads through the helper; fails with `denied` if there is none.
+fn ask(directory: impl AsFd, read: &Read, denied: Errno) -> Result<(Answer, Option<OwnedFd>), Errno> {
+    let channel = HELPER.get().ok_or(denied)?;
+    match channel.call(read, Some(directory.as_fd()), PATIENCE)? {
+        (Answer::Error(number), _) => Err(Errno::from_raw_os_error(number)),
+        answer => Ok(answer),
+    }
+}
+
+pub(crate) fn open(directory: impl AsFd, name: &str, denied: Errno) -> Result<OwnedFd, Errno> {
+    ask(directory, &Read::Open(name.to_owned()), denied)?.1.ok_or(Errno::BADMSG)
+}
+
+pub(crate) fn link(directory: impl AsFd, name: &str, denied: Errno) -> Result<String, Errno> {
+    match ask(directory, &Read::Link(name.to_owned()), denied)? {
+        (Answer::Link(target), _) => Ok(target),
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+pub(crate) fn attributes(directory: impl AsFd, name: &str, denied: Errno) -> Result<Attributes, Errno> {
+    match ask(directory, &Read::Attributes(name.to_owned()), denied)? {
+        (Answer::Attributes(attributes), _) => Ok(attributes),
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+pub(crate) fn descriptors(directory: impl AsFd, denied: Errno) -> Result<Links, Errno> {
+    let file = ask(directory, &Read::Descriptors, denied)?.1.ok_or(Errno::BADMSG)?;
+    serde_json::from_reader(File::from(file)).map_err(|_| Errno::BADMSG)
+}

@@ -1,0 +1,81 @@
+//! The helper's side of [`crate::denied`].
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{
+    MemfdFlags, Mode, PROC_SUPER_MAGIC, SeekFrom, fstatfs, memfd_create, openat, readlinkat, seek,
+};
+use rustix::io::Errno;
+
+use crate::channel::Service;
+use crate::denied::{Answer, Attributes, Links, Read};
+use crate::directory::{Directory, FILE, ReadError};
+use crate::process::descriptors_of;
+
+/// Reads for another program, in the helper. Other files than those that the program needs are refused.
+#[derive(Debug)]
+pub struct Reader;
+
+impl Service for Reader {
+    type Request = Read;
+    type Answer = Answer;
+
+    fn answer(&mut self, read: Read, directory: Option<OwnedFd>) -> (Answer, Option<OwnedFd>) {
+        let answer = directory.ok_or(Errno::BADF).and_then(|it| read_in(&Directory::from(it), &read));
+        answer.unwrap_or_else(|error| (Answer::Error(error.raw_os_error()), None))
+    }
+}
+
+fn read_in(directory: &Directory, read: &Read) -> Result<(Answer, Option<OwnedFd>), Errno> {
+    if fstatfs(directory)?.f_type != PROC_SUPER_MAGIC {
+        return Err(Errno::BADF);
+    }
+    match read {
+        Read::Open(name)
+            if matches!(of_thread(name), "environ" | "fdinfo") || is_number_in(name, "fdinfo/") =>
+        {
+            Ok((Answer::File, Some(openat(directory, name, FILE, Mode::empty())?)))
+        }
+        Read::Link(name) if matches!(name.as_str(), "exe" | "ns/pid") => {
+            let target = readlinkat(directory, name, Vec::new())?;
+            Ok((Answer::Link(target.to_string_lossy().into_owned()), None))
+        }
+        Read::Attributes(name)
+            if name == "exe"
+                || is_number_in(name, "fd/")
+                || name.starts_with("root/")
+                || name.starts_with("self/root/") =>
+        {
+            Ok((Answer::Attributes(Attributes::cached(directory, name)?), None))
+        }
+        Read::Descriptors => Ok((Answer::File, Some(listed(directory)?))),
+        _ => Err(Errno::PERM),
+    }
+}
+
+/// Removes `task/TID/` from the name of a file.
+fn of_thread(name: &str) -> &str {
+    let of_task = name.strip_prefix("task/").and_then(|rest| rest.split_once('/'));
+    of_task.filter(|(thread, _)| thread.parse::<u32>().is_ok()).map_or(name, |(_, file)| file)
+}
+
+fn is_number_in(name: &str, directory: &str) -> bool {
+    name.strip_prefix(directory).is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+/// Writes the links of all descriptors to a file in memory.
+fn listed(directory: &Directory) -> Result<OwnedFd, Errno> {
+    let links = descriptors_of(directory).map_err(ReadError::errno)?;
+    let links: Links = links
+        .into_iter()
+        .map(|(number, link)| (number, link.map_err(|error| error.errno().raw_os_error())))
+        .collect();
+    let file = memfd_create(c"descriptors", MemfdFlags::CLOEXEC)?;
+    let mut out = BufWriter::new(File::from(file));
+    serde_json::to_writer(&mut out, &links).map_err(|_| Errno::IO)?;
+    let file = OwnedFd::from(out.into_inner().map_err(|_| Errno::IO)?);
+    seek(&file, SeekFrom::Start(0))?;
+    Ok(file)
+}
