@@ -485,7 +485,8 @@ fn run_of(redis: &mut Connection) -> String {
     info.get("run_id").unwrap()
 }
 
-/// Returns a pool with two waiting tickets for one GPU each, in which a slot has just popped GPU 0.
+/// Returns a pool with two waiting tickets for one GPU each, in which GPU 0 has just been popped from the list of idle
+/// GPUs, but has not been assigned yet.
 fn pool_with_popped_gpu(server: &Server) -> Pool {
     let mut redis = raw(server);
     request::<()>(&mut redis, &["FLUSHALL"]);
