@@ -1,6 +1,7 @@
 //! Entry point of `bailiff-enforcer`: parses the flags, runs the command and returns the exit code.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -15,6 +16,8 @@ use bailiff_exposition::terminal::Colors;
 use bailiff_lifecycle::capabilities::{self, Capability};
 use bailiff_lifecycle::exit::{self, Exit, Stop, parse};
 use bailiff_lifecycle::{logs, signals};
+use bailiff_proc::Proc;
+use rustix::thread::clear_ambient_capability_set;
 
 const PROGRAM: &str = env!("CARGO_PKG_NAME");
 
@@ -56,8 +59,7 @@ fn run(flags: Run) -> Result<(), Stop> {
     logs::start(settings.logs);
     exit::end_on_panic();
     let child = privileged::start(&settings.executor).context("cannot start the privileged process")?;
-    capabilities::drop_all_or_of_root(&[Capability::CAP_KILL, Capability::CAP_SYS_PTRACE])
-        .context("cannot drop capabilities")?;
+    drop_capabilities(&settings.executor.procfs)?;
     privileged::exit_with(child);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -69,4 +71,26 @@ fn run(flags: Run) -> Result<(), Stop> {
     outcome.unwrap_or_else(|| {
         Err(anyhow::anyhow!("interrupted by a second signal before the shutdown was complete").into())
     })
+}
+
+/// Drops the capabilities, which the privileged process keeps. Root keeps them, because dropping them would not confine
+/// it. With `hidepid`, `CAP_SYS_PTRACE` is needed to see other users' processes.
+fn drop_capabilities(procfs: &Path) -> Result<(), Stop> {
+    // Child processes (programs of rules, MPS commands) must not inherit capabilities.
+    clear_ambient_capability_set().context("cannot clear the ambient capabilities")?;
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let sees_others = || {
+        let sees = Proc::open(procfs).is_ok_and(|proc| proc.stat(1).is_ok());
+        if !sees {
+            tracing::warn!(
+                "/proc hides the processes of other users (hidepid), so the daemon keeps CAP_SYS_PTRACE"
+            );
+        }
+        sees
+    };
+    capabilities::drop_unless_needed(&[Capability::CAP_SYS_PTRACE], sees_others)
+        .context("cannot drop capabilities")?;
+    Ok(())
 }

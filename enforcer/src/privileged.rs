@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bailiff_engine::guard::{self, Root, Traits};
 use bailiff_engine::process::Devices;
+use bailiff_lifecycle::exit;
 use bailiff_proc::channel::{self, Channel, Service};
 use bailiff_proc::{Pidfd, Proc, Reader};
 use bailiff_snapshot::ProcessKey;
@@ -26,14 +27,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::actions::{ExecutorSettings, continue_stopped};
 use crate::audit::HeldStill;
+use crate::clock::Deadline;
 use crate::process_table::{ProcessTableError, Processes};
 
 /// Hidden command that runs the privileged process.
 pub const COMMAND: &str = "privileged-process";
-/// Bit number of `CAP_KILL` (`linux/capability.h`).
+/// Bit numbers of capabilities (`linux/capability.h`).
 const CAP_KILL: u32 = 5;
+const CAP_SYS_PTRACE: u32 = 19;
 /// Time limit of a request: the processes' files are read before a signal.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Time after which stopped processes are continued even if the daemon is alive.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -100,7 +103,7 @@ pub fn start(settings: &ExecutorSettings) -> io::Result<Child> {
         .spawn()?;
     bailiff_proc::read_through(reads);
     // There is one privileged process, which is started once.
-    let _ = STARTED.set(Started { signals, may_kill: has_cap_kill() });
+    let _ = STARTED.set(Started { signals, may_kill: has(CAP_KILL) });
     Ok(child)
 }
 
@@ -115,12 +118,13 @@ pub fn exit_with(mut child: Child) {
 
 /// Returns whether processes of other users can be signalled.
 pub(crate) fn may_kill() -> bool {
-    STARTED.get().map_or_else(has_cap_kill, |started| started.may_kill)
+    STARTED.get().map_or_else(|| has(CAP_KILL), |started| started.may_kill)
 }
 
-fn has_cap_kill() -> bool {
+/// Returns whether this program has a capability.
+fn has(capability: u32) -> bool {
     let effective = Proc::own().ok().and_then(|proc| proc.own_mask("CapEff:"));
-    effective.is_some_and(|bits| bits & (1 << CAP_KILL) != 0)
+    effective.is_some_and(|bits| bits & (1 << capability) != 0)
 }
 
 /// Asks for permission to signal processes of the user that owns these holders. Returns false if all have exited.
@@ -180,12 +184,22 @@ impl From<ProcessTableError> for Answer {
 pub fn run(procfs: &Path, devices: String) -> io::Result<()> {
     // The daemon finishes its work after these signals, and needs this process for it.
     [Blocked::SIGTERM, Blocked::SIGINT, Blocked::SIGHUP].into_iter().collect::<SigSet>().thread_block()?;
-    std::thread::Builder::new()
-        .name("reads".to_owned())
-        .spawn(|| channel::serve(io::stdout(), &mut Reader))?;
+    exit::end_on_panic();
+    std::thread::Builder::new().name("reads".to_owned()).spawn(|| {
+        // After an error, no read would be answered, so the daemon must exit too.
+        if channel::serve(io::stdout(), &mut Reader).is_err() {
+            std::process::exit(1);
+        }
+    })?;
     let ancestors = ancestors(std::process::id());
-    let mut signals =
-        Signals { procfs: procfs.to_owned(), devices, ancestors, allowed: None, watched: Vec::new() };
+    let mut signals = Signals {
+        procfs: procfs.to_owned(),
+        devices,
+        ancestors,
+        allowed: None,
+        watched: Vec::new(),
+        reads_all: has(CAP_SYS_PTRACE),
+    };
     let served = channel::serve(io::stdin(), &mut signals);
     signals.silent();
     served
@@ -207,6 +221,8 @@ struct Signals {
     ancestors: Vec<u32>,
     allowed: Option<Allowed>,
     watched: Vec<HeldStill>,
+    /// Whether the open files of all processes can be read.
+    reads_all: bool,
 }
 
 /// Whose processes may be signalled.
@@ -219,16 +235,16 @@ impl Service for Signals {
     type Request = Request;
     type Answer = Answer;
 
-    fn answer(&mut self, request: Request, file: Option<OwnedFd>) -> (Answer, Option<OwnedFd>) {
-        let answer = match request {
+    fn answer(&mut self, request: channel::Request<Request>) -> (Answer, Option<OwnedFd>) {
+        if request.until.passed() {
+            return (Answer::Error(Errno::TIMEDOUT.raw_os_error()), None);
+        }
+        let answer = match request.content {
             Request::Authorize { holders, allow_root } => {
                 let root = if allow_root { Root::Allowed } else { Root::Protected };
                 self.authorize(&holders, root)
             }
-            Request::Signal(number) => match (Signal::from_named_raw(number), file) {
-                (Some(signal), Some(pidfd)) => self.signal(&Pidfd::from(pidfd), signal),
-                _ => Err(Answer::Error(Errno::INVAL.raw_os_error())),
-            },
+            Request::Signal(number) => self.signal(number, request.file, request.until),
             Request::Watch(still) => {
                 self.watched.push(still);
                 Ok(Answer::Done)
@@ -267,7 +283,7 @@ impl Signals {
             else {
                 continue;
             };
-            if devices == Devices::None {
+            if devices == Devices::None || (devices == Devices::Denied && self.reads_all) {
                 return Err(Answer::Refused(format!("process {} has no device file open", key.pid)));
             }
             if self.allowed.as_ref().is_some_and(|allowed| allowed.uid != person.uid) {
@@ -279,31 +295,42 @@ impl Signals {
         Ok(if self.allowed.is_some() { Answer::Done } else { Answer::Gone })
     }
 
-    /// Sends a signal to a process of the allowed user that is not protected. SIGCONT ends no process, so it is always
-    /// allowed.
-    fn signal(&self, process: &Pidfd, signal: Signal) -> Result<Answer, Answer> {
-        let Some(pid) = process.pid() else { return Ok(Answer::Gone) };
-        if signal != Signal::CONT {
-            let Some(person) = self.processes()?.person(pid)? else { return Ok(Answer::Gone) };
-            // What was read belongs to the process of the pidfd only if that process is still running.
-            if !process.lives() {
-                return Ok(Answer::Gone);
-            }
-            let Some(allowed) = self.allowed.as_ref().filter(|allowed| allowed.uid == person.uid) else {
-                return Err(Answer::Refused(format!(
-                    "process {pid} does not belong to the owner of the target"
-                )));
-            };
-            let builtin = guard::builtin(&Traits::from(&person), allowed.root);
-            let ours = self.ancestors.contains(&pid).then_some("it is the enforcer or one of its ancestors");
-            if let Some(why) = builtin.or(ours) {
-                return Err(Answer::Refused(format!("process {pid} is exempt: {why}")));
-            }
+    /// Sends a signal to the process of the attached pidfd.
+    fn signal(&self, number: i32, file: Option<OwnedFd>, until: Deadline) -> Result<Answer, Answer> {
+        let (Some(signal), Some(pidfd)) = (Signal::from_named_raw(number), file) else {
+            return Err(Answer::Error(Errno::INVAL.raw_os_error()));
+        };
+        let process = Pidfd::from(pidfd);
+        // SIGCONT ends no process.
+        if signal != Signal::CONT && !self.may_be_signalled(&process)? {
+            return Ok(Answer::Gone);
+        }
+        if until.passed() {
+            return Err(Answer::Error(Errno::TIMEDOUT.raw_os_error()));
         }
         match process.send(signal) {
             Ok(true) => Ok(Answer::Done),
             Ok(false) => Ok(Answer::Gone),
             Err(error) => Err(Answer::Error(error.raw_os_error())),
+        }
+    }
+
+    /// Checks that a process belongs to the allowed user and is not protected. Returns false if it has exited.
+    fn may_be_signalled(&self, process: &Pidfd) -> Result<bool, Answer> {
+        let Some(pid) = process.pid() else { return Ok(false) };
+        let Some(person) = self.processes()?.person(pid)? else { return Ok(false) };
+        // What was read belongs to the process of the pidfd only if that process is still running.
+        if !process.lives() {
+            return Ok(false);
+        }
+        let Some(allowed) = self.allowed.as_ref().filter(|allowed| allowed.uid == person.uid) else {
+            return Err(Answer::Refused(format!("process {pid} does not belong to the owner of the target")));
+        };
+        let builtin = guard::builtin(&Traits::from(&person), allowed.root);
+        let ours = self.ancestors.contains(&pid).then_some("it is the enforcer or one of its ancestors");
+        match builtin.or(ours) {
+            Some(why) => Err(Answer::Refused(format!("process {pid} is exempt: {why}"))),
+            None => Ok(true),
         }
     }
 }

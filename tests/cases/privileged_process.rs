@@ -225,6 +225,50 @@ fn privileged_process_signals_no_protected_process() {
 }
 
 #[test]
+fn request_that_timed_out_takes_no_effect() {
+    let node = Node::new(RULES);
+    let holder = program_of(&node, UID, "");
+    let key = (holder.pid(), tenant::start(holder.pid()).unwrap());
+    let privileged = Privileged::start(&node);
+    assert_eq!(privileged.authorize(&[key], false), "Done");
+    let process = Pid::from_raw(privileged.child.id().try_into().unwrap()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    let pidfd = Pidfd::open(holder.pid()).unwrap().unwrap();
+    let request = json!({"Signal": Signal::KILL.as_raw()});
+    // More requests than the socket's buffer holds.
+    for _ in 0..400 {
+        let answer = privileged.signals.call::<_, Value>(&request, Some(pidfd.as_fd()), Duration::ZERO);
+        assert_eq!(answer.unwrap_err(), rustix::io::Errno::TIMEDOUT);
+    }
+    kill_process(process, Signal::CONT).unwrap();
+    // This request is answered after all the others.
+    until("the privileged process answers", || {
+        let answer = privileged.signals.call::<_, Value>(&json!("Forget"), None, PATIENCE).ok()?;
+        (answer.0 == "Done").then_some(())
+    });
+    assert!(holder.is_running());
+}
+
+#[test]
+fn only_freezers_of_cgroups_are_written() {
+    let node = Node::new(RULES);
+    let file = node.home.path().join("cgroup.freeze");
+    fs::write(&file, "kept").unwrap();
+    let fifo = node.home.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let mut privileged = Privileged::start(&node);
+    for path in [&file, &fifo] {
+        let request = json!({"Watch": {"freezer": path}});
+        assert_eq!(privileged.signals.call::<_, Value>(&request, None, PATIENCE).unwrap().0, "Done");
+    }
+    // The privileged process thaws what it watches once the daemon is gone.
+    let ((signals, _), (reads, _)) = (Channel::pair().unwrap(), Channel::pair().unwrap());
+    (privileged.signals, privileged.reads) = (signals, reads);
+    assert!(privileged.child.wait().unwrap().success());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+}
+
+#[test]
 fn privileged_process_reads_only_what_the_daemon_needs() {
     let node = Node::new(RULES);
     let holder = program_of(&node, UID, "");

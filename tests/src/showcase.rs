@@ -12,7 +12,7 @@ use crate::procfs::{Process, Procfs};
 
 /// Name of the node.
 pub const NAME: &str = "gpu-7";
-/// Ticks of one second, so that pages are not outdated on a busy machine.
+/// Longer ticks and a longer deadline than in tests, so that snapshots do not count as outdated on a busy machine.
 const TICKS: [&str; 7] =
     ["--interval", "1s", "--look-back", "2s", "--deadline", "10s", "--trust-pid-namespace"];
 const POD: &str = "9c5b4a5e-7d1f-4f0e-9a3b-0a1b2c3d4e5f";

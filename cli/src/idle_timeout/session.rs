@@ -292,7 +292,7 @@ impl Session<'_> {
             Some(fault) => self.log.remark(
                 Level::Warning,
                 format!(
-                    "the driver does not answer ({}); the command is not stopped for that reason",
+                    "the driver does not answer ({}); this does not stop the command",
                     fault.name()
                 ),
             ),

@@ -23,8 +23,8 @@ pub enum End<'a> {
         pid: &'a str,
         /// The holder's start time.
         start: &'a str,
-        /// Whether the lease, taken under GPU.py's rules, was acknowledged. That decides which processes count as
-        /// holders.
+        /// Whether the lease was taken under GPU.py's rules and has been acknowledged. That decides which processes
+        /// count as holders.
         known: bool,
     },
     /// The lease was not renewed in time.

@@ -9,33 +9,26 @@ use caps::{CapSet, CapsHashSet};
 /// # Errors
 /// If the kernel refuses. The program then still has capabilities that it should not have.
 pub fn drop_all() -> Result<(), CapsError> {
-    keep(&CapsHashSet::new())
+    drop_unless_needed(&[], || true)
 }
 
-/// Like [`drop_all`], but root keeps the capabilities other than these, because root's files need some of them.
+/// Like [`drop_all`], but keeps these capabilities if the program does not work without them.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn drop_all_or_of_root(dropped: &[Capability]) -> Result<(), CapsError> {
-    let mut kept = CapsHashSet::new();
-    if rustix::process::geteuid().is_root() {
-        kept = caps::read(None, CapSet::Permitted)?;
-        kept.retain(|capability| !dropped.contains(capability));
-    }
-    keep(&kept)
-}
-
-fn keep(kept: &CapsHashSet) -> Result<(), CapsError> {
+pub fn drop_unless_needed(needed: &[Capability], works: impl FnOnce() -> bool) -> Result<(), CapsError> {
     rustix::thread::set_no_new_privs(true).map_err(|error| error.to_string())?;
     caps::clear(None, CapSet::Ambient)?;
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
-        for capability in caps::read(None, CapSet::Bounding)?.difference(kept) {
-            caps::drop(None, CapSet::Bounding, *capability)?;
-        }
+        caps::clear(None, CapSet::Bounding)?;
     }
-    for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
-        let left: CapsHashSet = caps::read(None, set)?.intersection(kept).copied().collect();
-        caps::set(None, set, &left)?;
+    caps::clear(None, CapSet::Inheritable)?;
+    caps::clear(None, CapSet::Effective)?;
+    let mut kept = CapsHashSet::new();
+    if !works() {
+        kept = caps::read(None, CapSet::Permitted)?;
+        kept.retain(|capability| needed.contains(capability));
     }
-    Ok(())
+    caps::set(None, CapSet::Permitted, &kept)?;
+    caps::set(None, CapSet::Effective, &kept)
 }

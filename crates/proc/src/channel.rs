@@ -18,7 +18,9 @@ use crate::clock::Deadline;
 use crate::poll::readable;
 
 /// Maximum size of a message. Longer answers are passed as files.
-const LONGEST: usize = 64 << 10;
+const LONGEST: usize = 160 << 10;
+/// Time for which the client waits after the deadline for the answer to a request that was executed just in time.
+const MARGIN: Duration = Duration::from_millis(100);
 
 /// Connection to a helper process. Requests are sent one at a time.
 #[derive(Debug)]
@@ -31,9 +33,13 @@ struct Requests {
     number: u64,
 }
 
-/// Number of a request with its content, or with the answer to it.
+/// Number of a request with its deadline and content, or with the answer to it.
 #[derive(Serialize, Deserialize)]
-struct Message<T>(u64, T);
+struct Message<T> {
+    number: u64,
+    until: Deadline,
+    content: T,
+}
 
 impl Channel {
     /// Creates a channel, and the socket for the helper's standard input or output.
@@ -59,18 +65,32 @@ impl Channel {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests.number += 1;
         let number = requests.number;
-        send(&requests.socket, &Message(number, request), descriptor)?;
-        let deadline = Deadline::after(patience);
+        let message = Message { number, until: Deadline::after(patience), content: request };
+        // The socket is full if the helper hangs.
+        send(&requests.socket, &message, descriptor, SendFlags::DONTWAIT)
+            .map_err(|error| if error == Errno::AGAIN { Errno::TIMEDOUT } else { error })?;
+        let deadline = Deadline::after(patience + MARGIN);
         loop {
             if !readable(&[requests.socket.as_fd()], Some(deadline))?.contains(&true) {
                 return Err(Errno::TIMEDOUT);
             }
-            let (Message(of, answer), file) = receive::<Message<A>>(&requests.socket)?.ok_or(Errno::PIPE)?;
-            if of == number {
-                return Ok((answer, file));
+            let (answer, file) = receive::<Message<A>>(&requests.socket)?.ok_or(Errno::PIPE)?;
+            if answer.number == number {
+                return Ok((answer.content, file));
             }
         }
     }
+}
+
+/// A request as the helper receives it.
+#[derive(Debug)]
+pub struct Request<T> {
+    /// What is requested.
+    pub content: T,
+    /// The attached file.
+    pub file: Option<OwnedFd>,
+    /// After this time, the program no longer waits for the answer, so the request must not take effect.
+    pub until: Deadline,
 }
 
 /// What a helper does.
@@ -81,7 +101,7 @@ pub trait Service {
     type Answer: Serialize;
 
     /// Answers a request that may have a file attached.
-    fn answer(&mut self, request: Self::Request, file: Option<OwnedFd>) -> (Self::Answer, Option<OwnedFd>);
+    fn answer(&mut self, request: Request<Self::Request>) -> (Self::Answer, Option<OwnedFd>);
 
     /// Time after which [`Self::silent`] is called if no request arrives.
     fn patience(&self) -> Option<Duration> {
@@ -103,13 +123,20 @@ pub fn serve(socket: impl AsFd, service: &mut impl Service) -> io::Result<()> {
         {
             service.silent();
         }
-        let Some((Message(number, request), file)) = receive(&socket)? else { return Ok(()) };
-        let (answer, file) = service.answer(request, file);
-        send(&socket, &Message(number, answer), file.as_ref().map(AsFd::as_fd))?;
+        let Some((message, file)) = receive(&socket)? else { return Ok(()) };
+        let Message { number, until, content } = message;
+        let (content, file) = service.answer(Request { content, file, until });
+        let answer = Message { number, until, content };
+        send(&socket, &answer, file.as_ref().map(AsFd::as_fd), SendFlags::empty())?;
     }
 }
 
-fn send(socket: impl AsFd, message: &impl Serialize, file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+fn send(
+    socket: impl AsFd,
+    message: &impl Serialize,
+    file: Option<BorrowedFd<'_>>,
+    flags: SendFlags,
+) -> Result<(), Errno> {
     let text = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
     if text.len() > LONGEST {
         return Err(Errno::MSGSIZE);
@@ -121,7 +148,7 @@ fn send(socket: impl AsFd, message: &impl Serialize, file: Option<BorrowedFd<'_>
         attached.push(SendAncillaryMessage::ScmRights(files));
     }
     let pieces = [IoSlice::new(&text)];
-    retry_on_intr(|| sendmsg(&socket, &pieces, &mut attached, SendFlags::NOSIGNAL)).map(drop)
+    retry_on_intr(|| sendmsg(&socket, &pieces, &mut attached, flags | SendFlags::NOSIGNAL)).map(drop)
 }
 
 /// Receives a message; `None` if the other end is closed.

@@ -7,14 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use bailiff_snapshot::Moment;
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 /// Returns the wall-clock time and the time since boot.
 pub fn now() -> Moment {
     Moment { wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(), boot: since_boot() }
 }
 
-/// End of a time limit, as [`running`] time.
-#[derive(Debug, Clone, Copy)]
+/// End of a time limit, as [`running`] time, which is the same in all processes.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Deadline(Duration);
 
 impl Deadline {

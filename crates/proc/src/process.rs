@@ -223,7 +223,7 @@ impl Process {
 
     /// Returns the owner of the program's file.
     pub fn exe_owner(&self) -> Result<u32, ReadError> {
-        Ok(self.attributes("exe")?.owner)
+        Ok(self.cached_attributes("exe")?.owner)
     }
 
     /// Returns the redacted command line; `None` if it is unreadable or the process has cleared it.

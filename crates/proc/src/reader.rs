@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::channel::Service;
+use crate::channel::{Request, Service};
 use crate::denied::{Answer, Attributes, Links, Read};
 use crate::directory::{Directory, FILE, ReadError};
 use crate::process::descriptors_of;
@@ -22,8 +22,9 @@ impl Service for Reader {
     type Request = Read;
     type Answer = Answer;
 
-    fn answer(&mut self, read: Read, directory: Option<OwnedFd>) -> (Answer, Option<OwnedFd>) {
-        let answer = directory.ok_or(Errno::BADF).and_then(|it| read_in(&Directory::from(it), &read));
+    fn answer(&mut self, request: Request<Read>) -> (Answer, Option<OwnedFd>) {
+        let read = request.content;
+        let answer = request.file.ok_or(Errno::BADF).and_then(|it| read_in(&Directory::from(it), &read));
         answer.unwrap_or_else(|error| (Answer::Error(error.raw_os_error()), None))
     }
 }

@@ -36,6 +36,9 @@ pub enum Gap {
     Xid = "xid",
     /// The scan of open device files took too long.
     DeviceProcesses = "device_processes",
+    /// The scan of all processes was incomplete: there were more than 32,768, or it took too long. Values about
+    /// workloads that depend on all processes are unknown.
+    Processes = "processes",
     /// A holder exited, and it cannot be determined whether its memory was released.
     Unreleased = "unreleased",
     /// Some quota files or their processes were not read, because there were too many or their names are invalid.

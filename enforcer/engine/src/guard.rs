@@ -290,7 +290,7 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
     if living == 0 {
         return Err(Refusal {
             outcome: Outcome::Gone,
-            why: "all holders of the target have exited".to_owned(),
+            why: "all processes of the target that held GPU memory have exited".to_owned(),
         });
     }
     Ok(notes)

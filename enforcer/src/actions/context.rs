@@ -123,7 +123,7 @@ impl<'a> ActionContext<'a> {
             Ok(true) => Ok(()),
             Ok(false) => Err(Refusal {
                 outcome: Outcome::Gone,
-                why: "all holders of the target have exited".to_owned(),
+                why: "all processes of the target that held GPU memory have exited".to_owned(),
             }),
             Err(error) => Err(Refusal::refused(error.to_string())),
         }

@@ -219,6 +219,8 @@ impl<'a> Group<'a> {
                     why
                 }
             };
+            // If the privileged process hangs, each further signal would wait as long.
+            let hangs = matches!(self.denied, Some(SignalError::Kernel(Errno::TIMEDOUT | Errno::PIPE)));
             let key = held.found.key();
             self.sent.push(Sent {
                 pid: key.pid,
@@ -228,6 +230,9 @@ impl<'a> Group<'a> {
                 at_ms: millis(clock::running().saturating_sub(self.began)),
                 result,
             });
+            if hangs {
+                break;
+            }
         }
     }
 

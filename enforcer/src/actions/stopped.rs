@@ -1,26 +1,38 @@
-#![expect(clippy::disallowed_methods, reason = "opens the file that thaws a cgroup")]
 //! Continues processes that an action stopped before SIGKILL, if the action cannot go on.
 
-use std::io::Write;
 use std::path::Path;
 
 use bailiff_proc::Pidfd;
 use bailiff_snapshot::{ProcessKey, State};
+use rustix::fs::{Mode, OFlags, fstatfs, open};
+use rustix::io::write;
 use rustix::process::Signal;
 
 use super::permit::{Permit, send};
 use crate::audit::HeldStill;
 use crate::process_table::Processes;
 
+/// File system type of cgroup v2 (`linux/magic.h`).
+const CGROUP2_SUPER_MAGIC: rustix::fs::FsWord = 0x6367_7270;
+
 /// Continues the processes that are unchanged and still stopped; returns their number.
 pub fn continue_stopped(still: &HeldStill) -> usize {
     if let Some(file) = &still.freezer {
-        let opened = std::fs::OpenOptions::new().write(true).open(file);
-        drop(opened.and_then(|mut file| file.write_all(b"0")));
+        thaw(file);
     }
     let Ok(proc_table) = Processes::open(Path::new("/proc"), "/dev/nvidia") else { return 0 };
     let continued = still.processes.iter().filter(|key| continue_one(&proc_table, **key));
     continued.count()
+}
+
+/// Thaws a cgroup. The path comes from another process or from a file, so it could be any path.
+fn thaw(file: &Path) {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(opened) = open(file, flags, Mode::empty()) else { return };
+    let is_freezer = file.ends_with("cgroup.freeze");
+    if is_freezer && fstatfs(&opened).is_ok_and(|system| system.f_type == CGROUP2_SUPER_MAGIC) {
+        let _ = write(&opened, b"0");
+    }
 }
 
 fn continue_one(proc_table: &Processes, key: ProcessKey) -> bool {

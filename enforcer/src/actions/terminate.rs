@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
+use rustix::io::Errno;
 
 use super::activity::Activity;
 
@@ -95,7 +96,10 @@ impl<'a> Termination<'a> {
                 ActionResult::new(outcome, format!("{why}; only the listed signals were sent"))
             }
         };
-        privileged::forget();
+        // After an error, a member may still be stopped, so the privileged process continues it.
+        if self.group.denied.is_none() {
+            privileged::forget();
+        }
         ending.after.sent.append(&mut self.group.sent);
         ending.after.notes.append(&mut self.group.notes);
         ending
@@ -111,10 +115,8 @@ impl<'a> Termination<'a> {
         self.group.notes.extend(frozen.iter().map(|frozen| frozen.thaw(self.permit)));
         if let Some(error) = &self.group.denied {
             let why = match error {
-                SignalError::Kernel(_) => {
-                    format!("a signal was not permitted ({error}): CAP_KILL is missing")
-                }
-                SignalError::Refused(_) => format!("a signal was not sent: {error}"),
+                SignalError::Kernel(Errno::PERM) => format!("{error}: CAP_KILL is missing"),
+                _ => format!("not every signal was sent: {error}"),
             };
             return Ok(ActionResult::new(Outcome::Failed, why));
         }
@@ -184,7 +186,7 @@ impl<'a> Termination<'a> {
         self.let_go()?;
         self.until_recorded()?;
         let killed = self.stop_and_kill();
-        if killed.is_err() && self.group.was_stopped() {
+        if (killed.is_err() || self.group.denied.is_some()) && self.group.was_stopped() {
             self.group.go_on(self.permit);
         }
         killed

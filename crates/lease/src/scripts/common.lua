@@ -290,8 +290,8 @@ local function tickets(managed, available)
   return found, sum
 end
 
--- Whether idle GPUs may be taken for waiting tickets. Clients that are blocked in Redis were served before this script
--- started. False if the script itself has added idle GPUs.
+-- Whether idle GPUs may be taken for waiting tickets. True at first, because clients that are blocked in Redis were
+-- served before this script started. False once the script itself adds idle GPUs: those clients are served first.
 local may_pull = true
 
 -- Moves to POT all idle ids that waiting tickets select. Returns the selected ids.

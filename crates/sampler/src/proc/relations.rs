@@ -153,7 +153,7 @@ impl Relations {
         self.listed.clear();
         proc.pids_with_inodes(&mut self.listed).map_err(gap)?;
         if self.listed.len() > MOST {
-            return Err(Gap::Unreadable);
+            return Err(Gap::Processes);
         }
         for at in 0..self.listed.len() {
             let listed = self.listed[at];
@@ -163,7 +163,7 @@ impl Relations {
             let instant = Instant::now();
             // The next scan continues: it does not read the cached properties again.
             if instant >= time.walk_until {
-                return Err(Gap::Unreadable);
+                return Err(Gap::Processes);
             }
             self.others.short_of_time = instant >= time.short_from;
             match self.others.listed(proc, listed, time.now) {

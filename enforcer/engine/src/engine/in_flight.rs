@@ -392,7 +392,8 @@ impl Engine {
         }
     }
 
-    /// Returns the hold that delays SIGKILL after SIGTERM was sent: the action could not be recorded.
+    /// Returns the hold that delays SIGKILL after SIGTERM was sent, if there is one: the audit log or the state
+    /// cannot be written.
     pub fn unrecorded(&self) -> Option<Hold> {
         [Hold::Audit, Hold::State].into_iter().find(|hold| self.outside.contains(hold))
     }

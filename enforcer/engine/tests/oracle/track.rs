@@ -25,7 +25,7 @@ pub(crate) enum Mark {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Track {
     pub(crate) marks: Vec<Mark>,
-    /// The gap that is allowed at each mark. A reload may change it.
+    /// The rule's `max_gap` when each mark was recorded. A reload may change it.
     pub(crate) gaps: Vec<u32>,
     pub(crate) traces: Traces,
     pub(crate) state: MatchState,

@@ -1,5 +1,5 @@
-//! The third entry point: looks up functions by name, version and flags. Returns exactly the address that
-//! `dlsym` returns.
+//! `cuGetProcAddress`: looks up functions by name, version and flags. Returns exactly the address that `dlsym`
+//! returns for the function found.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

@@ -1,4 +1,4 @@
-//! The programs that run during a report: workers, the exporter with its record, the enforcer, and an MPS daemon.
+//! The programs that run during a report: workers, the exporter with `--record`, the enforcer, and an MPS daemon.
 //! All of them are children of this program and exit with it.
 
 use std::ffi::OsString;
