@@ -255,7 +255,8 @@ fn only_freezers_of_cgroups_are_written() {
     let file = node.home.path().join("cgroup.freeze");
     fs::write(&file, "kept").unwrap();
     let fifo = node.home.path().join("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+        .unwrap();
     let mut privileged = Privileged::start(&node);
     for path in [&file, &fifo] {
         let request = json!({"Watch": {"freezer": path}});

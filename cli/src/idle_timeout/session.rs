@@ -291,10 +291,7 @@ impl Session<'_> {
             _ if fault == self.last_logged.fault => return,
             Some(fault) => self.log.remark(
                 Level::Warning,
-                format!(
-                    "the driver does not answer ({}); this does not stop the command",
-                    fault.name()
-                ),
+                format!("the driver does not answer ({}); this does not stop the command", fault.name()),
             ),
             None => self.log.remark(Level::Info, "the driver answers again"),
         }

@@ -190,7 +190,9 @@ impl<'a> Asked<'a> {
         };
         match (done, owner) {
             (Ok(note), _) => Ok(note),
-            (Err(why), DaemonOwner::Own) => Ok(format!("{why}; this does not prevent the signal, because the daemon belongs to the client's user")),
+            (Err(why), DaemonOwner::Own) => Ok(format!(
+                "{why}; this does not prevent the signal, because the daemon belongs to the client's user"
+            )),
             (Err(why), DaemonOwner::Root) => Err(Refusal::refused(format!("{why}; no signal was sent"))),
         }
     }
