@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bailiff_http::hosts::HostFlags;
 use bailiff_lifecycle::logs;
 use bailiff_lifecycle::node::NodeFlags;
 use clap::{Args, Parser, Subcommand};
@@ -91,6 +92,9 @@ pub struct Run {
     /// Changes take effect at once. Default: plain HTTP without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
+    /// Names of the server.
+    #[command(flatten)]
+    pub hosts: HostFlags,
     /// Enable reloading by POST to /-/reload. Without this flag, HTTP is read-only.
     #[arg(long = "web.enable-lifecycle")]
     pub lifecycle: bool,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bailiff_http::hosts::Hosts;
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
 
@@ -51,6 +52,8 @@ pub struct Web {
     pub listen: Vec<String>,
     /// Path of the web config file.
     pub config: Option<PathBuf>,
+    /// Names under which pages are served.
+    pub hosts: Hosts,
     /// Whether POST `/-/reload` is enabled.
     pub lifecycle: bool,
 }
@@ -79,6 +82,7 @@ impl TryFrom<flags::Run> for Settings {
             web: Web {
                 listen: wanted.map(address).collect::<Result<_, _>>()?,
                 config: flags.web_config,
+                hosts: flags.hosts.hosts(&node)?,
                 lifecycle: flags.lifecycle,
             },
             control: flags.control,
@@ -143,6 +147,8 @@ fn audit_size(text: &str) -> Result<u64, String> {
 mod tests {
     use clap::{CommandFactory, Parser};
 
+    use bailiff_http::hosts::HostFlags;
+
     use super::*;
     use crate::flags::{Command, Flags};
 
@@ -163,9 +169,10 @@ mod tests {
     fn the_defaults_make_sense() {
         let settings = settings(&[]).expect("no flag is needed");
         assert_eq!(settings.rules, PathBuf::from("/etc/bailiff/rules.yaml"));
+        let hosts = HostFlags::default().hosts(&settings.node).expect("no name is given");
         assert_eq!(
             settings.web,
-            Web { listen: vec!["127.0.0.1:9837".into()], config: None, lifecycle: false }
+            Web { listen: vec!["127.0.0.1:9837".into()], config: None, hosts, lifecycle: false }
         );
         assert_eq!(settings.most, Mode::Enforce);
         assert_eq!((settings.audit.max_bytes, settings.audit.keep), (64 << 20, 5));

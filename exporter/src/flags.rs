@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use bailiff_http::hosts::HostFlags;
 use bailiff_lifecycle::logs;
 use bailiff_lifecycle::node::NodeFlags;
 use clap::{Parser, ValueEnum};
@@ -30,6 +31,9 @@ pub struct Flags {
     /// without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
+    /// Names of the server.
+    #[command(flatten)]
+    pub hosts: HostFlags,
     /// Maximum number of concurrent connections. Further connections receive status 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,

@@ -142,7 +142,7 @@ impl Exporter {
         if let Some(often) = systemd::watchdog() {
             outlets.spawn(say_alive(Arc::clone(&routes), often));
         }
-        let site = Site { listeners: self.listeners, web: self.web };
+        let site = Site { listeners: self.listeners, web: self.web, hosts: self.settings.web.hosts };
         systemd::ready();
         let died = server::serve(site, routes, limits, until(shutdown, latest)).await?;
         systemd::stopping();

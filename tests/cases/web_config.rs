@@ -160,7 +160,7 @@ fn prometheus_is_authenticated_by_the_file() {
 
 /// Sends a request on a kept-alive connection, and returns the first line of the response.
 fn request_again(stream: &mut Stream) -> io::Result<String> {
-    stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let mut response = Vec::new();
     while !response.ends_with(b"healthy\n") {
         let mut byte = [0];
@@ -223,7 +223,7 @@ fn password_removed_during_its_check_is_rejected() {
     let exporter = site.exporter(&[]);
     let query = |header: &str| {
         let mut stream = http::connect(exporter.address()).unwrap();
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{header}\r\n\r\n")
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n\r\n")
             .unwrap();
         stream
     };
@@ -300,6 +300,34 @@ fn headers_are_on_every_response() {
     let Answer { head, body, .. } = get("/metrics", &[]);
     assert!(head.to_ascii_lowercase().contains("\r\nwww-authenticate: basic realm="), "{head}");
     assert_eq!(body, b"unauthorized\n");
+}
+
+#[test]
+fn page_of_another_site_can_read_neither_daemon() {
+    let home = Home::with(RULES);
+    let flags = ["--node.name=node-7", "--web.allowed-host=gpu.example.org", "--web.enable-lifecycle"];
+    let exporter = Exporter::start(&Scenario::named("busy"), &flags[..2]);
+    let enforcer = Enforcer::start(&home, &flags);
+    let status = |address: SocketAddr, what: (&str, &str), headers: &[&str]| {
+        let headers = [headers, &["Content-Length: 0"]].concat();
+        http::exchange(http::connect(address).unwrap(), what, &headers).unwrap().status
+    };
+    let rebound = "Host: evil.example:9836";
+    for address in [exporter.address(), enforcer.address()] {
+        for known in ["127.0.0.1:9836", "localhost", "node-7:9836", "gpu.example.org"] {
+            assert_eq!(status(address, ("GET", "/"), &[&format!("Host: {known}")]), 200, "{known}");
+        }
+        assert_eq!(status(address, ("GET", "/"), &[rebound]), 421);
+        for path in ["/metrics", "/-/healthy"] {
+            assert_eq!(status(address, ("GET", path), &[rebound]), 200, "programs may use any name");
+            assert_eq!(status(address, ("GET", path), &[rebound, "Accept-Language: en"]), 421, "{path}");
+        }
+    }
+    let reload = |headers: &[&str]| status(enforcer.address(), ("POST", "/-/reload"), headers);
+    assert_eq!((reload(&["Host: node-7"]), reload(&[rebound])), (200, 421));
+    assert_eq!(reload(&[rebound, "Origin: http://evil.example:9836"]), 421, "the names agree");
+    let page = http::get(exporter.address(), "/metrics", &[]).unwrap().text();
+    assert!(page.contains("bailiff_http_requests_total{path=\"/\",code=\"421\"} 1\n"), "{page}");
 }
 
 #[test]
@@ -410,7 +438,7 @@ fn scrapes_continue_beside_unfinished_requests() {
 #[test]
 fn scrapes_continue_beside_clients_that_do_not_read() {
     let loaded = LoadedExporter::new();
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{RIGHT}\r\n\r\n");
     let mut stuck: Vec<Stream> = (0..20).map(|_| loaded.connect()).collect();
     for stream in &mut stuck {
         stream.sock.set_write_timeout(Some(Duration::from_millis(100))).unwrap();

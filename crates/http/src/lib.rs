@@ -2,6 +2,7 @@
 //! web config.
 
 pub mod body;
+pub mod hosts;
 pub mod listen;
 pub mod negotiate;
 pub mod reply;

@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::hosts::Hosts;
 use crate::visit::{self, Handler, Visit};
 use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
@@ -45,13 +46,15 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-/// Listeners and the web config.
+/// Listeners, the web config and the names of the server.
 #[derive(Debug)]
 pub struct Site {
     /// Open sockets.
     pub listeners: Vec<Opened>,
     /// The web config.
     pub web: Web,
+    /// Names under which pages are served.
+    pub hosts: Hosts,
 }
 
 /// Serves until `shutdown` completes, lets requests in progress finish, and returns the output of `shutdown`.
@@ -67,6 +70,7 @@ pub async fn serve<T>(
     let admission = Admission {
         handler,
         web: site.web,
+        hosts: Arc::new(site.hosts),
         limits,
         room: Arc::new(Semaphore::new(limits.connections)),
         refusals: Arc::new(Semaphore::new(limits.connections)),
@@ -95,6 +99,7 @@ pub async fn serve<T>(
 struct Admission<H> {
     handler: Arc<H>,
     web: Web,
+    hosts: Arc<Hosts>,
     limits: Limits,
     room: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
@@ -127,12 +132,13 @@ fn is_the_clients(error: &io::Error) -> bool {
 impl<H: Handler> Admission<H> {
     fn admit(&self, (stream, client): (TcpStream, SocketAddr), watcher: Watcher) {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
-            let (handler, web, limits) = (Arc::clone(&self.handler), self.web.clone(), self.limits);
+            let (handler, hosts) = (Arc::clone(&self.handler), Arc::clone(&self.hosts));
+            let (web, limits) = (self.web.clone(), self.limits);
             tokio::spawn(async move {
                 let _permit = permit;
                 let stream = WriteDeadline::new(stream, limits.write);
                 if let Some((visit, stream)) =
-                    visit::enter(stream, (handler, web), (client.ip(), limits.header)).await
+                    visit::enter(stream, (handler, hosts, web), (client.ip(), limits.header)).await
                 {
                     converse(visit, stream, (limits, watcher)).await;
                 }

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use bailiff_http::Handler;
+use bailiff_http::hosts::Hosts;
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
@@ -60,7 +61,7 @@ fn start(limits: Limits) -> Running {
         let _directory = directory;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the runtime starts");
-        let site = Site { listeners: vec![listener], web };
+        let site = Site { listeners: vec![listener], web, hosts: Hosts::default() };
         runtime.block_on(server::serve(site, Arc::new(Pages), limits, std::future::pending::<()>()))
     });
     let mut roots = RootCertStore::empty();
@@ -80,7 +81,7 @@ impl Running {
         let name = ServerName::from(self.address.ip());
         let connection = ClientConnection::new(Arc::clone(&self.client), name).expect("a client");
         let mut stream = StreamOwned::new(connection, self.connect());
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         Ok(stream)
     }
 
@@ -135,7 +136,7 @@ fn tls_client_without_request_or_reading_is_disconnected() {
 fn client_without_tls_is_disconnected() {
     let running = start(ONE);
     let mut plain = running.connect();
-    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the connection is open");
     assert!(read(plain) < 16, "at most an alert is sent");
     while !running.is_served() {}
 }

@@ -101,6 +101,7 @@ struct Threads {
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
     let (policy, policy_status, stamp) = reload::first(&settings.rules)?;
     let web = Web::open(settings.web.config.as_deref())?;
+    let hosts = settings.web.hosts.clone();
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot open the control socket")?;
     let group = control.group().context("cannot read the group of the control socket")?;
@@ -131,7 +132,8 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let sources = Sources { arrivals, reads, hangups, reloads, asked, threads, question, acks, interval };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
-    server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
+    let site = Site { listeners, web, hosts };
+    server::serve(site, routes, limits(), judging).await.context("cannot serve")?;
     drop(reloads_to);
     tasks.shutdown().await;
     Ok(())
