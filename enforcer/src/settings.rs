@@ -6,6 +6,7 @@ use std::time::Duration;
 use bailiff_http::hosts::Hosts;
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
+use bailiff_lifecycle::permissions::FilePermissions;
 
 use crate::actions::ExecutorSettings;
 use crate::audit::AuditSettings;
@@ -23,6 +24,8 @@ const SMALLEST_AUDIT: u64 = 64 << 10;
 pub struct Settings {
     /// Path of the rules file.
     pub rules: PathBuf,
+    /// Permissions that the rules file, its programs and the web config must have.
+    pub permissions: FilePermissions,
     /// The exporter's stream.
     pub stream: Source,
     /// Upper limit for the mode of every rule.
@@ -70,9 +73,11 @@ impl TryFrom<flags::Run> for Settings {
             return Err("--devices must not be empty; the usual prefix is /dev/nvidia".to_owned());
         }
         let node = flags.node.name();
+        let permissions = flags.permissions.required();
         let wanted = flags.listen.into_iter().filter(|address| !address.is_empty());
         Ok(Self {
             rules: flags.rules,
+            permissions,
             stream: Source {
                 path: flags.stream,
                 owners: flags.stream_user.iter().map(|name| user(name)).collect::<Result<_, _>>()?,
@@ -98,6 +103,7 @@ impl TryFrom<flags::Run> for Settings {
                 devices: flags.devices,
                 verify,
                 node: node.clone(),
+                permissions,
                 ..ExecutorSettings::default()
             },
             trust_pid_namespace: flags.trust_pid_namespace,

@@ -17,6 +17,7 @@ use bailiff_enforcer::web::{Outcome, Reload, Routes};
 use bailiff_http::hosts::Hosts;
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
+use bailiff_lifecycle::permissions::FilePermissions;
 use made_up::{full, named};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -48,7 +49,7 @@ fn start(lifecycle: Lifecycle) -> Running {
     let (stop_sender, stop) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let web = Web::open(None).expect("a web config is optional");
+        let web = Web::open(None, FilePermissions::Strict).expect("a web config is optional");
         let site = Site { listeners: vec![listener], web, hosts: Hosts::default() };
         runtime.block_on(server::serve(site, routes, PATIENT, async { drop(stop.await) }))
     });

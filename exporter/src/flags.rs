@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bailiff_http::hosts::HostFlags;
 use bailiff_lifecycle::logs;
 use bailiff_lifecycle::node::NodeFlags;
+use bailiff_lifecycle::permissions::PermissionFlags;
 use clap::{Parser, ValueEnum};
 
 /// Export GPU memory and utilization per process to Prometheus.
@@ -34,6 +35,9 @@ pub struct Flags {
     /// Names of the server.
     #[command(flatten)]
     pub hosts: HostFlags,
+    /// Permissions of the web config.
+    #[command(flatten)]
+    pub permissions: PermissionFlags,
     /// Maximum number of concurrent connections. Further connections receive status 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,

@@ -95,7 +95,7 @@ impl Exporter {
     /// If one of them cannot be opened.
     pub fn open(settings: Settings) -> Result<Self> {
         Ok(Self {
-            web: Web::open(settings.web.config.as_deref())?,
+            web: Web::open(settings.web.config.as_deref(), settings.web.permissions)?,
             listeners: listen::open(&settings.web.listen)?,
             socket: settings
                 .outlets

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bailiff_http::hosts::Hosts;
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
+use bailiff_lifecycle::permissions::FilePermissions;
 use bailiff_sampler::{Claims, Commands, Mps, Namespace, SamplerSettings};
 use bailiff_snapshot::PidNamespace;
 
@@ -56,6 +57,8 @@ pub struct Web {
     pub enforcer: Option<String>,
     /// Web configuration file (TLS, authentication, rate limit).
     pub config: Option<PathBuf>,
+    /// Permissions that the file must have.
+    pub permissions: FilePermissions,
     /// Names under which pages are served.
     pub hosts: Hosts,
     /// Maximum number of concurrent connections.
@@ -89,6 +92,7 @@ impl TryFrom<Flags> for Settings {
                 telemetry: telemetry(flags.telemetry)?,
                 enforcer: flags.enforcer.filter(|url| !url.is_empty()).map(enforcer).transpose()?,
                 config: flags.web_config,
+                permissions: flags.permissions.required(),
                 hosts: flags.hosts.hosts(&node)?,
                 max_connections: flags.max_connections,
             },

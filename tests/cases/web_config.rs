@@ -9,9 +9,10 @@
 )]
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -518,6 +519,34 @@ fn enforcer_supports_the_web_config() {
     assert!(printed.contains("runs this policy"), "{printed}");
     assert!(check(&[]).contains("requires a user and a password"), "{}", check(&[]));
     assert!(http::get(enforcer.address(), "/metrics", &[RIGHT]).is_err());
+}
+
+#[test]
+fn file_that_another_user_can_change_is_refused() {
+    let site = Site::new(TLS);
+    let chmod = |name: &str, mode: u32| {
+        fs::set_permissions(site.path(name), Permissions::from_mode(mode)).unwrap();
+    };
+    let flags = ["--web.listen-address", "127.0.0.1:0", "--web.config.file", &site.path("web.yml")];
+    for (name, key) in [("web.yml", ":"), ("server.key", ":3: tls_server_config.key_file:")] {
+        chmod(name, 0o602);
+        let output = exporter::run(&flags);
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{printed}");
+        let why = format!(" {} is writable for other users, mode 0602 (chmod go-w", site.path(name));
+        assert!(printed.contains(&format!("web.yml{key}")) && printed.contains(&why), "{printed}");
+        chmod(name, 0o600);
+    }
+    chmod("web.yml", 0o602);
+    drop(site.exporter(&["--no-strict-permissions"]));
+    chmod("web.yml", 0o600);
+    let exporter = site.exporter(&[]);
+    let get = || site.client().get(exporter.address(), "/-/healthy", &[]);
+    assert_eq!(get().unwrap().status, 200);
+    chmod("server.key", 0o620);
+    std::os::unix::fs::chown(site.path("server.key"), None, Some(4002)).unwrap();
+    assert!(get().is_err(), "the file is refused at once");
+    exporter.until_logged("server.key is writable for other users, mode 0620");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use bailiff_http::hosts::Hosts;
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
+use bailiff_lifecycle::permissions::FilePermissions;
 use tokio::sync::oneshot;
 
 /// Far more than the buffers of two sockets can hold.
@@ -60,7 +61,7 @@ fn start(limits: Limits) -> Running {
     let pages = Arc::new(Pages::default());
     let (sender, receiver) = oneshot::channel();
     let handler = Arc::clone(&pages);
-    let web = Web::open(None).expect("a web config is optional");
+    let web = Web::open(None, FilePermissions::Strict).expect("a web config is optional");
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shutdown = async { drop(receiver.await) };

@@ -15,6 +15,7 @@ use bailiff_http::hosts::Hosts;
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
+use bailiff_lifecycle::permissions::FilePermissions;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -53,7 +54,7 @@ fn start(limits: Limits) -> Running {
     ] {
         fs::write(directory.path().join(name), text).expect("the directory is writable");
     }
-    let web = Web::open(Some(&file)).expect("the file is valid");
+    let web = Web::open(Some(&file), FilePermissions::Strict).expect("the file is valid");
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     listener.set_nonblocking(true).expect("the listener is a socket");
     let address = listener.local_addr().expect("the listener is bound");
