@@ -47,8 +47,9 @@ impl Hosts {
     /// Pages `for_programs` are served under any name, because scrapes and health checks use names that the server
     /// does not know; but not to browsers, which always send `Accept-Language`.
     pub(crate) fn refusal(&self, request: &Request<()>, for_programs: bool) -> Option<Response<Body>> {
-        let Some(host) = host(request) else {
-            return Some(reply::text(StatusCode::BAD_REQUEST, "the request must have one valid Host header"));
+        let host = match host(request) {
+            Ok(host) => host,
+            Err(why) => return Some(reply::text(StatusCode::BAD_REQUEST, why)),
         };
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let is_program = for_programs && reads && !request.headers().contains_key(ACCEPT_LANGUAGE);
@@ -70,20 +71,21 @@ impl Hosts {
     }
 }
 
-/// Returns the requested host without its port. The inner `None` means that an HTTP/1.0 client has sent none, which
-/// no browser does. The outer `None` means that the request is invalid (RFC 9112, 3.2).
-fn host(request: &Request<()>) -> Option<Option<&str>> {
+/// Returns the requested host without its port, or `None` if an HTTP/1.0 client has sent none, which no browser does.
+/// Returns an error for an invalid request (RFC 9112, 3.2).
+fn host(request: &Request<()>) -> Result<Option<&str>, &'static str> {
+    let invalid = "the request must have one valid Host header";
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next(), request.uri().host()) {
         // The host of an absolute URI takes precedence over the header.
-        (_, None, Some(host)) => Some(Some(host)),
+        (_, None, Some(host)) => Ok(Some(host)),
         (Some(host), None, None) => {
-            let host = host.to_str().ok()?;
-            let end = host.rfind(':').filter(|end| !host[*end..].contains(']')).unwrap_or(host.len());
-            Some(Some(&host[..end]))
+            let host = host.to_str().map_err(|_| invalid)?;
+            let port = host.rsplit_once(':').filter(|(_, port)| !port.contains(']'));
+            Ok(Some(port.map_or(host, |(name, _)| name)))
         }
-        (None, None, None) if request.version() == Version::HTTP_10 => Some(None),
-        _ => None,
+        (None, None, None) if request.version() == Version::HTTP_10 => Ok(None),
+        _ => Err(invalid),
     }
 }
 
