@@ -38,7 +38,8 @@ pub struct Flags {
     /// Permissions of the web config.
     #[command(flatten)]
     pub permissions: PermissionFlags,
-    /// Maximum number of concurrent connections. Further connections receive status 503.
+    /// Maximum number of concurrent connections; one client address gets at most half of them. Further connections
+    /// receive status 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,
     /// Sampling interval, such as 5s or 200ms. Scrapes return the latest sample.

@@ -382,7 +382,8 @@ struct LoadedExporter {
 impl LoadedExporter {
     fn new() -> Self {
         let site = Site::new(&format!("{TLS}{}", users("correct horse", 8)));
-        let exporter = site.exporter(&[]);
+        // All clients of these tests are on loopback, and so share one half of the connections.
+        let exporter = site.exporter(&["--web.max-connections=128"]);
         let user =
             "basic_auth: {username: alice, password: correct horse}, scrape_interval: 1s, scrape_timeout: 1s";
         let rest = format!("scheme: https, tls_config: {{ca_file: {}}}, {user}", site.path("ca.crt"));

@@ -7,6 +7,7 @@ pub mod listen;
 pub mod negotiate;
 pub mod reply;
 pub mod server;
+mod shares;
 mod visit;
 pub mod web;
 mod write_deadline;

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::hosts::Hosts;
+use crate::shares::Shares;
 use crate::visit::{self, Handler, Visit};
 use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
@@ -35,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Limits of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum number of connections, summed over all addresses.
+    /// Maximum number of connections, summed over all addresses. One client gets at most half of them.
     pub connections: usize,
     /// Time limit for the handshake and for each request's headers. An idle connection is closed after this
     /// time.
@@ -72,6 +73,7 @@ pub async fn serve<T>(
         web: site.web,
         hosts: Arc::new(site.hosts),
         limits,
+        shares: Shares::new(limits.connections),
         room: Arc::new(Semaphore::new(limits.connections)),
         refusals: Arc::new(Semaphore::new(limits.connections)),
     };
@@ -101,6 +103,7 @@ struct Admission<H> {
     web: Web,
     hosts: Arc<Hosts>,
     limits: Limits,
+    shares: Shares,
     room: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
 }
@@ -131,11 +134,13 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 impl<H: Handler> Admission<H> {
     fn admit(&self, (stream, client): (TcpStream, SocketAddr), watcher: Watcher) {
-        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
+        if let Some(share) = self.shares.take(client.ip())
+            && let Ok(permit) = Arc::clone(&self.room).try_acquire_owned()
+        {
             let (handler, hosts) = (Arc::clone(&self.handler), Arc::clone(&self.hosts));
             let (web, limits) = (self.web.clone(), self.limits);
             tokio::spawn(async move {
-                let _permit = permit;
+                let _held = (permit, share);
                 let stream = WriteDeadline::new(stream, limits.write);
                 if let Some((visit, stream)) =
                     visit::enter(stream, (handler, hosts, web), (client.ip(), limits.header)).await

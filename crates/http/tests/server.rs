@@ -111,6 +111,22 @@ fn connection_above_the_limit_is_refused_with_503() {
 }
 
 #[test]
+fn client_gets_at_most_half_of_the_connections() {
+    let running = start(PATIENT);
+    let served = |mut stream: TcpStream| {
+        stream.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the connection is open");
+        let mut begun = [0; 12];
+        stream.read_exact(&mut begun).expect("there is a response");
+        (stream, &begun == b"HTTP/1.1 200")
+    };
+    let kept: Vec<_> = (0..4).map(|_| served(running.connect())).collect();
+    assert!(kept.iter().all(|(_, served)| *served));
+    assert!(running.get("/b").starts_with("HTTP/1.1 503 "));
+    drop(kept);
+    while running.get("/c").starts_with("HTTP/1.1 503") {}
+}
+
+#[test]
 fn client_without_request_is_disconnected() {
     let running = start(Limits { header: SHORT, ..PATIENT });
     for beginning in ["", "GET / HTTP/1.1\r\nHost:"] {
