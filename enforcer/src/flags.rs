@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use bailiff_http::hosts::HostFlags;
 use bailiff_lifecycle::logs;
 use bailiff_lifecycle::node::NodeFlags;
+use bailiff_lifecycle::permissions::PermissionFlags;
 use clap::{Args, Parser, Subcommand};
 
 /// Default path of the control socket.
@@ -72,6 +74,9 @@ pub struct Run {
     /// Rules file. The daemon does not start if it is invalid.
     #[arg(value_name = "FILE", default_value = "/etc/bailiff/rules.yaml")]
     pub rules: PathBuf,
+    /// Permissions of the rules, the programs in them, and the web config.
+    #[command(flatten)]
+    pub permissions: PermissionFlags,
     /// Socket that the exporter creates with --stream. It is trusted only if the process that listens on it
     /// runs as the owner of the socket, and the owner is root, the user of this program, or a user given by
     /// --stream.user.
@@ -91,6 +96,9 @@ pub struct Run {
     /// Changes take effect at once. Default: plain HTTP without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
+    /// Names of the server.
+    #[command(flatten)]
+    pub hosts: HostFlags,
     /// Enable reloading by POST to /-/reload. Without this flag, HTTP is read-only.
     #[arg(long = "web.enable-lifecycle")]
     pub lifecycle: bool,

@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod policy_file;
 pub mod privileged;
 pub mod process_table;
+mod programs;
 pub mod settings;
 pub mod status;
 pub mod stream;

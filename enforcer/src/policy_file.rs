@@ -7,12 +7,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bailiff_engine::policy::LoadContext;
+use bailiff_engine::policy::{LoadContext, load};
 use bailiff_lifecycle::file::{self, PATIENCE};
+use bailiff_lifecycle::permissions::FilePermissions;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::clock::now;
+use crate::programs;
 
 /// Maximum size of a rules file, in bytes; a larger one is an error.
 const MOST: u64 = 1 << 21;
@@ -37,12 +41,12 @@ pub fn context(now: Duration) -> LoadContext {
     LoadContext { now, is_redis_address: |address| bailiff_lease::check(address).is_ok() }
 }
 
-/// Reads the rules file up to the maximum size. May hang.
+/// Reads the rules file up to the maximum size, whatever its permissions. May hang.
 ///
 /// # Errors
 /// If it cannot be read.
 pub fn read(path: &Path) -> io::Result<Content> {
-    reading(path).map(|(_, content)| content)
+    reading(path, FilePermissions::Any).map(|(_, content)| content)
 }
 
 /// Reads a policy from a pipe up to the maximum size.
@@ -63,14 +67,31 @@ pub fn from(pipe: impl io::Read) -> io::Result<Content> {
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn first(path: &Path) -> io::Result<(Stamp, Content)> {
-    file::within(path, PATIENCE, reading)
+pub fn first(path: &Path, permissions: FilePermissions) -> io::Result<(Stamp, Content)> {
+    file::within(path, PATIENCE, move |path| reading(path, permissions))
 }
 
-fn reading(path: &Path) -> io::Result<(Stamp, Content)> {
+/// Returns why the enforcer would refuse a file because of its permissions, or those of a program that it names. May
+/// hang.
+pub fn permission_error(path: &Path, bytes: &[u8]) -> Option<io::Error> {
+    let strict = FilePermissions::Strict;
+    strict.check(path).and_then(|()| programs::check_all(&programs_in(bytes), strict)).err()
+}
+
+fn reading(path: &Path, permissions: FilePermissions) -> io::Result<(Stamp, Content)> {
+    permissions.check(path)?;
     let (file, bytes) = file::read(path, MOST)?;
+    let programs = programs_in(&bytes);
+    if !programs.is_empty() {
+        programs::check_in_time(programs, permissions)?;
+    }
     let sha256 = name(&bytes);
     Ok((Stamp::of(&file.metadata()?), Content { bytes, sha256 }))
+}
+
+/// Returns the programs that rules name. Errors in the rules are reported when they are loaded.
+fn programs_in(bytes: &[u8]) -> Vec<String> {
+    load(bytes, "", context(now().wall)).map(|loaded| programs::named_in(&loaded.policy)).unwrap_or_default()
 }
 
 /// Returns the name of a policy: SHA-256 of its file, hexadecimal.
@@ -83,9 +104,9 @@ pub fn name(bytes: &[u8]) -> String {
 }
 
 /// Reads the file on request, after changes, and at least once a minute. Sends each result with the requests
-/// that it answers. `first` is the stamp of the file at startup.
+/// that it answers. The file must have these permissions. `first` is the stamp of the file at startup.
 pub async fn follow<T>(
-    (path, first): (PathBuf, Stamp),
+    ((path, permissions), first): ((PathBuf, FilePermissions), Stamp),
     mut asked: mpsc::UnboundedReceiver<T>,
     to: mpsc::Sender<(Vec<T>, io::Result<Content>)>,
 ) {
@@ -111,7 +132,7 @@ pub async fn follow<T>(
         }
         let read = match stamp_now {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
-            _ => in_time(&path, reading).await,
+            _ => in_time(&path, move |path| reading(path, permissions)).await,
         };
         checks.read(read.as_ref().map(|(stamp, _)| *stamp).map_err(io::Error::kind));
         if to.send((asking, read.map(|(_, content)| content))).await.is_err() {
@@ -120,7 +141,10 @@ pub async fn follow<T>(
     }
 }
 
-async fn in_time<T: Send + 'static>(path: &Path, act: fn(&Path) -> io::Result<T>) -> io::Result<T> {
+async fn in_time<T: Send + 'static>(
+    path: &Path,
+    act: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     let path = path.to_owned();
     spawn_blocking(move || file::within(&path, PATIENCE, act)).await?
 }
@@ -199,10 +223,10 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             set(directory.path());
             let path = directory.path().join("rules.yaml");
-            let (stamp, _) = first(&path).unwrap();
+            let (stamp, _) = first(&path, FilePermissions::Strict).unwrap();
             let (asks, asked) = mpsc::unbounded_channel();
             let (to, reads) = mpsc::channel(1);
-            tokio::spawn(follow((path, stamp), asked, to));
+            tokio::spawn(follow(((path, FilePermissions::Strict), stamp), asked, to));
             Self { directory, asks, reads }
         }
 

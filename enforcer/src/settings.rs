@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bailiff_http::hosts::Hosts;
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
+use bailiff_lifecycle::permissions::FilePermissions;
 
 use crate::actions::ExecutorSettings;
 use crate::audit::AuditSettings;
@@ -22,6 +24,8 @@ const SMALLEST_AUDIT: u64 = 64 << 10;
 pub struct Settings {
     /// Path of the rules file.
     pub rules: PathBuf,
+    /// Permissions that the rules file, its programs and the web config must have.
+    pub permissions: FilePermissions,
     /// The exporter's stream.
     pub stream: Source,
     /// Upper limit for the mode of every rule.
@@ -51,6 +55,8 @@ pub struct Web {
     pub listen: Vec<String>,
     /// Path of the web config file.
     pub config: Option<PathBuf>,
+    /// Names under which pages are served.
+    pub hosts: Hosts,
     /// Whether POST `/-/reload` is enabled.
     pub lifecycle: bool,
 }
@@ -67,9 +73,11 @@ impl TryFrom<flags::Run> for Settings {
             return Err("--devices must not be empty; the usual prefix is /dev/nvidia".to_owned());
         }
         let node = flags.node.name();
+        let permissions = flags.permissions.required();
         let wanted = flags.listen.into_iter().filter(|address| !address.is_empty());
         Ok(Self {
             rules: flags.rules,
+            permissions,
             stream: Source {
                 path: flags.stream,
                 owners: flags.stream_user.iter().map(|name| user(name)).collect::<Result<_, _>>()?,
@@ -79,6 +87,7 @@ impl TryFrom<flags::Run> for Settings {
             web: Web {
                 listen: wanted.map(address).collect::<Result<_, _>>()?,
                 config: flags.web_config,
+                hosts: flags.hosts.hosts(&node)?,
                 lifecycle: flags.lifecycle,
             },
             control: flags.control,
@@ -94,6 +103,7 @@ impl TryFrom<flags::Run> for Settings {
                 devices: flags.devices,
                 verify,
                 node: node.clone(),
+                permissions,
                 ..ExecutorSettings::default()
             },
             trust_pid_namespace: flags.trust_pid_namespace,
@@ -143,6 +153,8 @@ fn audit_size(text: &str) -> Result<u64, String> {
 mod tests {
     use clap::{CommandFactory, Parser};
 
+    use bailiff_http::hosts::HostFlags;
+
     use super::*;
     use crate::flags::{Command, Flags};
 
@@ -163,9 +175,10 @@ mod tests {
     fn the_defaults_make_sense() {
         let settings = settings(&[]).expect("no flag is needed");
         assert_eq!(settings.rules, PathBuf::from("/etc/bailiff/rules.yaml"));
+        let hosts = HostFlags::default().hosts(&settings.node).expect("no name is given");
         assert_eq!(
             settings.web,
-            Web { listen: vec!["127.0.0.1:9837".into()], config: None, lifecycle: false }
+            Web { listen: vec!["127.0.0.1:9837".into()], config: None, hosts, lifecycle: false }
         );
         assert_eq!(settings.most, Mode::Enforce);
         assert_eq!((settings.audit.max_bytes, settings.audit.keep), (64 << 20, 5));

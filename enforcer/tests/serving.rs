@@ -14,8 +14,10 @@ use std::time::Duration;
 use bailiff_enforcer::clock::now;
 use bailiff_enforcer::status::Status;
 use bailiff_enforcer::web::{Outcome, Reload, Routes};
+use bailiff_http::hosts::Hosts;
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
+use bailiff_lifecycle::permissions::FilePermissions;
 use made_up::{full, named};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -47,8 +49,8 @@ fn start(lifecycle: Lifecycle) -> Running {
     let (stop_sender, stop) = oneshot::channel::<()>();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let web = Web::open(None).expect("a web config is optional");
-        let site = Site { listeners: vec![listener], web };
+        let web = Web::open(None, FilePermissions::Strict).expect("a web config is optional");
+        let site = Site { listeners: vec![listener], web, hosts: Hosts::default() };
         runtime.block_on(server::serve(site, routes, PATIENT, async { drop(stop.await) }))
     });
     Running { address, show, reloads: on.then_some(reloads), _stop: stop_sender, _server: server }
@@ -80,7 +82,7 @@ impl Running {
 fn query(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("the server listens");
 
-    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+    write!(stream, "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         .expect("the connection is open");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("the server responds");
@@ -121,7 +123,7 @@ fn cross_site_request_does_not_reload() {
         assert_eq!(code(&answer), "403", "{answer}");
     }
     drop(running.reloads.take());
-    let own = running.query("POST /-/reload HTTP/1.1\r\nOrigin: http://x\r\nX-Rest:");
+    let own = running.query("POST /-/reload HTTP/1.1\r\nOrigin: http://localhost\r\nX-Rest:");
     assert_eq!(code(&own), "503", "the main loop has exited: {own}");
 }
 

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use bailiff_http::hosts::HostFlags;
 use bailiff_lifecycle::logs;
 use bailiff_lifecycle::node::NodeFlags;
+use bailiff_lifecycle::permissions::PermissionFlags;
 use clap::{Parser, ValueEnum};
 
 /// Export GPU memory and utilization per process to Prometheus.
@@ -30,7 +32,14 @@ pub struct Flags {
     /// without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
-    /// Maximum number of concurrent connections. Further connections receive status 503.
+    /// Names of the server.
+    #[command(flatten)]
+    pub hosts: HostFlags,
+    /// Permissions of the web config.
+    #[command(flatten)]
+    pub permissions: PermissionFlags,
+    /// Maximum number of concurrent connections; one client address gets at most half of them. Further connections
+    /// receive status 503.
     #[arg(long = "web.max-connections", value_name = "N", default_value = "64")]
     pub max_connections: usize,
     /// Sampling interval, such as 5s or 200ms. Scrapes return the latest sample.

@@ -95,7 +95,7 @@ impl Exporter {
     /// If one of them cannot be opened.
     pub fn open(settings: Settings) -> Result<Self> {
         Ok(Self {
-            web: Web::open(settings.web.config.as_deref())?,
+            web: Web::open(settings.web.config.as_deref(), settings.web.permissions)?,
             listeners: listen::open(&settings.web.listen)?,
             socket: settings
                 .outlets
@@ -142,7 +142,7 @@ impl Exporter {
         if let Some(often) = systemd::watchdog() {
             outlets.spawn(say_alive(Arc::clone(&routes), often));
         }
-        let site = Site { listeners: self.listeners, web: self.web };
+        let site = Site { listeners: self.listeners, web: self.web, hosts: self.settings.web.hosts };
         systemd::ready();
         let died = server::serve(site, routes, limits, until(shutdown, latest)).await?;
         systemd::stopping();

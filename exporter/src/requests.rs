@@ -41,11 +41,13 @@ impl Page {
 }
 
 /// Status codes of the exporter's responses.
-const CODES: [StatusCode; 7] = [
+const CODES: [StatusCode; 9] = [
     StatusCode::OK,
+    StatusCode::BAD_REQUEST,
     StatusCode::UNAUTHORIZED,
     StatusCode::NOT_FOUND,
     StatusCode::METHOD_NOT_ALLOWED,
+    StatusCode::MISDIRECTED_REQUEST,
     StatusCode::TOO_MANY_REQUESTS,
     StatusCode::INTERNAL_SERVER_ERROR,
     StatusCode::SERVICE_UNAVAILABLE,

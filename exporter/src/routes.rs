@@ -49,6 +49,11 @@ impl Handler for Routes {
         ready(self.respond(request))
     }
 
+    fn is_for_programs(&self, request: &Request<()>) -> bool {
+        let page = Page::of(request.uri().path(), &self.telemetry);
+        matches!(page, Page::Telemetry | Page::Healthy | Page::Ready)
+    }
+
     fn refused(&self) {
         self.requests.refuse();
     }

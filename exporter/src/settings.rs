@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bailiff_http::hosts::Hosts;
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
+use bailiff_lifecycle::permissions::FilePermissions;
 use bailiff_sampler::{Claims, Commands, Mps, Namespace, SamplerSettings};
 use bailiff_snapshot::PidNamespace;
 
@@ -55,6 +57,10 @@ pub struct Web {
     pub enforcer: Option<String>,
     /// Web configuration file (TLS, authentication, rate limit).
     pub config: Option<PathBuf>,
+    /// Permissions that the file must have.
+    pub permissions: FilePermissions,
+    /// Names under which pages are served.
+    pub hosts: Hosts,
     /// Maximum number of concurrent connections.
     pub max_connections: usize,
 }
@@ -79,12 +85,15 @@ impl TryFrom<Flags> for Settings {
         if flags.max_connections == 0 {
             return Err("--web.max-connections=0 would refuse every connection".to_owned());
         }
+        let node = flags.node.name();
         Ok(Self {
             web: Web {
                 listen: flags.listen.into_iter().map(address).collect::<Result<_, _>>()?,
                 telemetry: telemetry(flags.telemetry)?,
                 enforcer: flags.enforcer.filter(|url| !url.is_empty()).map(enforcer).transpose()?,
                 config: flags.web_config,
+                permissions: flags.permissions.required(),
+                hosts: flags.hosts.hosts(&node)?,
                 max_connections: flags.max_connections,
             },
             schedule: Schedule { interval, max_processes: flags.max_processes },
@@ -106,7 +115,7 @@ impl TryFrom<Flags> for Settings {
             mps,
             outlets: Outlets { stream: flags.stream, record: flags.record },
             once: flags.once.map(|once| if once == Once::Text { Format::Text } else { Format::OpenMetrics }),
-            node: flags.node.name(),
+            node,
             logs: flags.logs,
         })
     }

@@ -349,6 +349,39 @@ fn quota_directory_writable_by_others_is_refused() {
     assert_eq!(code(&run(&machine, &["--vram", "1GiB", "true"])), 69);
 }
 
+/// Prepares `/run` in its own mount namespace: another user has created the directory with this user's uid. Then runs
+/// a command with a quota twice as this user.
+const SQUATTED: &str = r#"
+mount -t tmpfs -o mode=755 none /run
+install -d -m 755 /run/bailiff
+install -d -m 1777 /run/bailiff/quota
+setpriv --reuid 4002 --regid 4002 --clear-groups mkdir -m 777 /run/bailiff/quota/4003
+for turn in 1 2; do
+    setpriv --reuid 4003 --regid 4003 --clear-groups "$0" run --vram 1GiB \
+        sh -c 'dirname "$WRAPPER_SHARED"; stat -c %u:%a "$(dirname "$WRAPPER_SHARED")" "$WRAPPER_SHARED"'
+done
+ls -A /run/bailiff/quota/4003
+"#;
+
+#[test]
+fn quota_directory_of_another_user_is_neither_used_nor_in_the_way() {
+    let machine = Machine::new();
+    fs::set_permissions(machine.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = machine.bare("unshare");
+    command.args(["-m", "sh", "-ec", SQUATTED]).arg(programs::bailiff());
+    for other in ["BAILIFF_QUOTA_DIR", "BAILIFF_QUOTA_LIBRARY", "LD_PRELOAD", "XDG_RUNTIME_DIR"] {
+        command.env_remove(other);
+    }
+    let output = command.output().unwrap();
+    assert_eq!(code(&output), 0, "{output:?}");
+    let text = stdout_of(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    let [directory, owners @ .., again, _, _] = lines.as_slice() else { unreachable!("{output:?}") };
+    assert!(directory.starts_with("/run/bailiff/quota/4003-"), "{output:?}");
+    assert_eq!(owners, ["4003:700", "4003:600"]);
+    assert_eq!(directory, again, "the directory is used again");
+}
+
 #[test]
 fn quota_file_is_removed_after_the_last_descendant() {
     let machine = Machine::new();

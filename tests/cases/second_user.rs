@@ -7,11 +7,14 @@
     reason = "a case runs programs, reads files and fails loudly"
 )]
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
+use end_to_end::enforcer;
+use end_to_end::home::Home;
 use end_to_end::node::Node;
 use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
@@ -89,4 +92,78 @@ fn idle_sessions_of_one_user_do_not_open_the_mass_breaker() {
     let _enforcer = node.home.enforcer(&[]);
     until("a session has been terminated", || idle.iter().any(|tenant| !tenant.is_running()).then_some(()));
     assert!(other.is_running());
+}
+
+const NOTHING: &str = "version: 1
+rules:
+  - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
+";
+
+/// Returns why an enforcer does not start in this directory.
+fn refusal(home: &Home) -> String {
+    let output = enforcer::command(home).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn rules_that_another_user_can_change_are_refused() {
+    let home = Home::with(NOTHING);
+    chmod(&home.rules(), 0o666);
+    let (path, fix) = (home.rules(), "or use --no-strict-permissions");
+    let (why, path) = ("is writable for other users, mode 0666 (chmod go-w", path.display());
+    let text = format!("the rules file {path}: refused: {path} {why} {path}; {fix})");
+    let printed = refusal(&home);
+    assert!(printed.contains(&text), "{printed}");
+    drop(home.enforcer(&["--no-strict-permissions"]));
+    chmod(&home.rules(), 0o644);
+    chown(home.path(), Some(UID), None).unwrap();
+    let printed = refusal(&home);
+    assert!(printed.contains(&format!("{} belongs to another user, uid {UID}", home.path().display())));
+    chown(home.path(), Some(0), None).unwrap();
+
+    let enforcer = home.enforcer(&[]);
+    let next = home.path().join("next");
+    fs::write(&next, NOTHING.replace("none", "mine")).unwrap();
+    chown(&next, Some(UID), None).unwrap();
+    fs::rename(&next, home.rules()).unwrap();
+    enforcer.until_logged(&format!("belongs to another user, uid {UID}"));
+    assert_eq!(enforcer.page().label("bailiff_rule_info", &[], "rule").as_deref(), Some("none"));
+    assert!(enforcer.is_held("invalid_file"));
+    chown(home.rules(), Some(0), None).unwrap();
+    enforcer.until("the new rules", |page| {
+        (page.label("bailiff_rule_info", &[], "rule")? == "mine").then_some(())
+    });
+}
+
+#[test]
+fn program_that_another_user_can_change_is_not_run() {
+    let node = Node::new(&RULES.replace("LIMITS", ""));
+    let (program, ran) = (node.home.path().join("program"), node.home.path().join("ran"));
+    fs::write(&program, format!("#!/bin/sh\ntouch {}\n", ran.display())).unwrap();
+    chmod(&program, 0o777);
+    let exec = format!("{{exec: [{}]}}", program.display());
+    node.home.write(&RULES.replace("LIMITS", "").replace("{terminate: {}}", &exec));
+    let text = format!("refused: {} is writable for other users, mode 0777", program.display());
+    let printed = refusal(&node.home);
+    assert!(printed.contains(&text), "{printed}");
+    let checked = enforcer::run(&["check", &node.home.rules().display().to_string()]);
+    assert_eq!(checked.status.code(), Some(0));
+    let printed = String::from_utf8(checked.stdout).unwrap();
+    assert!(printed.starts_with("warning: the enforcer would refuse") && printed.contains("mode 0777"));
+
+    // The program becomes writable after the rules were loaded.
+    chmod(&program, 0o755);
+    let enforcer = node.home.enforcer(&[]);
+    chmod(&program, 0o777);
+    let tenant = attacker(&node, "idle");
+    node.hold(&tenant, 0, "used: 1GiB");
+    let line = node.home.until_line("exec", "failed");
+    assert!(line.to_string().contains("is writable for other users"), "{line}");
+    assert!(!ran.exists());
+    drop(enforcer);
 }

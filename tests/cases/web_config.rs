@@ -9,9 +9,10 @@
 )]
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -160,7 +161,7 @@ fn prometheus_is_authenticated_by_the_file() {
 
 /// Sends a request on a kept-alive connection, and returns the first line of the response.
 fn request_again(stream: &mut Stream) -> io::Result<String> {
-    stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let mut response = Vec::new();
     while !response.ends_with(b"healthy\n") {
         let mut byte = [0];
@@ -223,7 +224,7 @@ fn password_removed_during_its_check_is_rejected() {
     let exporter = site.exporter(&[]);
     let query = |header: &str| {
         let mut stream = http::connect(exporter.address()).unwrap();
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{header}\r\n\r\n")
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n\r\n")
             .unwrap();
         stream
     };
@@ -303,6 +304,34 @@ fn headers_are_on_every_response() {
 }
 
 #[test]
+fn page_of_another_site_can_read_neither_daemon() {
+    let home = Home::with(RULES);
+    let flags = ["--node.name=node-7", "--web.allowed-host=gpu.example.org", "--web.enable-lifecycle"];
+    let exporter = Exporter::start(&Scenario::named("busy"), &flags[..2]);
+    let enforcer = Enforcer::start(&home, &flags);
+    let status = |address: SocketAddr, what: (&str, &str), headers: &[&str]| {
+        let headers = [headers, &["Content-Length: 0"]].concat();
+        http::exchange(http::connect(address).unwrap(), what, &headers).unwrap().status
+    };
+    let rebound = "Host: evil.example:9836";
+    for address in [exporter.address(), enforcer.address()] {
+        for known in ["127.0.0.1:9836", "localhost", "node-7:9836", "gpu.example.org"] {
+            assert_eq!(status(address, ("GET", "/"), &[&format!("Host: {known}")]), 200, "{known}");
+        }
+        assert_eq!(status(address, ("GET", "/"), &[rebound]), 421);
+        for path in ["/metrics", "/-/healthy"] {
+            assert_eq!(status(address, ("GET", path), &[rebound]), 200, "programs may use any name");
+            assert_eq!(status(address, ("GET", path), &[rebound, "Accept-Language: en"]), 421, "{path}");
+        }
+    }
+    let reload = |headers: &[&str]| status(enforcer.address(), ("POST", "/-/reload"), headers);
+    assert_eq!((reload(&["Host: node-7"]), reload(&[rebound])), (200, 421));
+    assert_eq!(reload(&[rebound, "Origin: http://evil.example:9836"]), 421, "the names agree");
+    let page = http::get(exporter.address(), "/metrics", &[]).unwrap().text();
+    assert!(page.contains("bailiff_http_requests_total{path=\"/\",code=\"421\"} 1\n"), "{page}");
+}
+
+#[test]
 fn excess_requests_get_429() {
     let site = Site::new("rate_limit: {interval: 1h, burst: 2}\n");
     let exporter = site.exporter(&[]);
@@ -353,7 +382,8 @@ struct LoadedExporter {
 impl LoadedExporter {
     fn new() -> Self {
         let site = Site::new(&format!("{TLS}{}", users("correct horse", 8)));
-        let exporter = site.exporter(&[]);
+        // All clients of these tests are on loopback, and so share one half of the connections.
+        let exporter = site.exporter(&["--web.max-connections=128"]);
         let user =
             "basic_auth: {username: alice, password: correct horse}, scrape_interval: 1s, scrape_timeout: 1s";
         let rest = format!("scheme: https, tls_config: {{ca_file: {}}}, {user}", site.path("ca.crt"));
@@ -410,7 +440,7 @@ fn scrapes_continue_beside_unfinished_requests() {
 #[test]
 fn scrapes_continue_beside_clients_that_do_not_read() {
     let loaded = LoadedExporter::new();
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n");
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{RIGHT}\r\n\r\n");
     let mut stuck: Vec<Stream> = (0..20).map(|_| loaded.connect()).collect();
     for stream in &mut stuck {
         stream.sock.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -490,6 +520,34 @@ fn enforcer_supports_the_web_config() {
     assert!(printed.contains("runs this policy"), "{printed}");
     assert!(check(&[]).contains("requires a user and a password"), "{}", check(&[]));
     assert!(http::get(enforcer.address(), "/metrics", &[RIGHT]).is_err());
+}
+
+#[test]
+fn file_that_another_user_can_change_is_refused() {
+    let site = Site::new(TLS);
+    let chmod = |name: &str, mode: u32| {
+        fs::set_permissions(site.path(name), Permissions::from_mode(mode)).unwrap();
+    };
+    let flags = ["--web.listen-address", "127.0.0.1:0", "--web.config.file", &site.path("web.yml")];
+    for (name, key) in [("web.yml", ":"), ("server.key", ":3: tls_server_config.key_file:")] {
+        chmod(name, 0o602);
+        let output = exporter::run(&flags);
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{printed}");
+        let why = format!(" {} is writable for other users, mode 0602 (chmod go-w", site.path(name));
+        assert!(printed.contains(&format!("web.yml{key}")) && printed.contains(&why), "{printed}");
+        chmod(name, 0o600);
+    }
+    chmod("web.yml", 0o602);
+    drop(site.exporter(&["--no-strict-permissions"]));
+    chmod("web.yml", 0o600);
+    let exporter = site.exporter(&[]);
+    let get = || site.client().get(exporter.address(), "/-/healthy", &[]);
+    assert_eq!(get().unwrap().status, 200);
+    chmod("server.key", 0o620);
+    std::os::unix::fs::chown(site.path("server.key"), None, Some(4002)).unwrap();
+    assert!(get().is_err(), "the file is refused at once");
+    exporter.until_logged("server.key is writable for other users, mode 0620");
 }
 
 #[test]

@@ -75,8 +75,9 @@ pub fn exchange(
     (method, path): (&str, &str),
     headers: &[&str],
 ) -> io::Result<Answer> {
-    let headers: String = headers.iter().flat_map(|header| [*header, "\r\n"]).collect();
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n")?;
+    let host = (!headers.iter().any(|header| header.starts_with("Host:"))).then_some("Host: localhost");
+    let headers: String = host.iter().chain(headers).flat_map(|header| [*header, "\r\n"]).collect();
+    write!(stream, "{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;

@@ -26,6 +26,9 @@ use crate::process_tree;
 pub(crate) const LIBRARY: &str = "libbailiff_quota.so";
 const SHARED: &str = "WRAPPER_SHARED";
 
+/// Maximum number of directories among which the own one is looked for, because any user can create directories.
+const MOST_DIRECTORIES: usize = 4096;
+
 /// A quota; dropping it removes its file.
 pub(crate) struct Quota {
     library: PathBuf,
@@ -155,7 +158,13 @@ fn directory(configured: Option<&Path>) -> Result<PathBuf, Failure> {
     };
     let mut errors = Vec::new();
     for candidate in candidates {
-        match create_directory(&candidate, &default) {
+        let created = match create_directory(&candidate, &default) {
+            Err(_) if candidate == default && is_of_another_user(&default) => {
+                unpredictable_directory(&default)
+            }
+            created => created,
+        };
+        match created {
             Ok(directory) => return Ok(directory),
             Err(error) => errors.push(format!("{}: {}", candidate.display(), plain(&error))),
         }
@@ -181,6 +190,31 @@ fn create_directory(path: &Path, default: &Path) -> io::Result<PathBuf> {
     }
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
     path.canonicalize()
+}
+
+/// Returns whether another user has created this directory or file.
+fn is_of_another_user(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| about.uid() != geteuid().as_raw())
+}
+
+/// Returns a directory beside the default one, with a name that other users cannot predict: each user can create
+/// directories there, also the one with this user's uid as its name. The directory is used again by later runs.
+fn unpredictable_directory(default: &Path) -> io::Result<PathBuf> {
+    let parent = default.parent().unwrap_or(default);
+    let prefix = format!("{}-", geteuid());
+    for entry in fs::read_dir(parent)?.take(MOST_DIRECTORIES).filter_map(Result::ok) {
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with(&prefix)
+            && !is_of_another_user(&path)
+            && let Ok(directory) = create_directory(&path, &path)
+        {
+            return Ok(directory);
+        }
+    }
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let path = parent.join(format!("{prefix}{:016x}", u64::from_ne_bytes(random)));
+    create_directory(&path, &path)
 }
 
 /// The name of a quota file: it identifies the process that created it.

@@ -2,10 +2,12 @@
 //! web config.
 
 pub mod body;
+pub mod hosts;
 pub mod listen;
 pub mod negotiate;
 pub mod reply;
 pub mod server;
+mod shares;
 mod visit;
 pub mod web;
 mod write_deadline;

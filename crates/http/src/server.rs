@@ -19,6 +19,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::hosts::Hosts;
+use crate::shares::Shares;
 use crate::visit::{self, Handler, Visit};
 use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
@@ -34,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Limits of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum number of connections, summed over all addresses.
+    /// Maximum number of connections, summed over all addresses. One client gets at most half of them.
     pub connections: usize,
     /// Time limit for the handshake and for each request's headers. An idle connection is closed after this
     /// time.
@@ -45,13 +47,15 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-/// Listeners and the web config.
+/// Listeners, the web config and the names of the server.
 #[derive(Debug)]
 pub struct Site {
     /// Open sockets.
     pub listeners: Vec<Opened>,
     /// The web config.
     pub web: Web,
+    /// Names under which pages are served.
+    pub hosts: Hosts,
 }
 
 /// Serves until `shutdown` completes, lets requests in progress finish, and returns the output of `shutdown`.
@@ -67,7 +71,9 @@ pub async fn serve<T>(
     let admission = Admission {
         handler,
         web: site.web,
+        hosts: Arc::new(site.hosts),
         limits,
+        shares: Shares::new(limits.connections),
         room: Arc::new(Semaphore::new(limits.connections)),
         refusals: Arc::new(Semaphore::new(limits.connections)),
     };
@@ -95,7 +101,9 @@ pub async fn serve<T>(
 struct Admission<H> {
     handler: Arc<H>,
     web: Web,
+    hosts: Arc<Hosts>,
     limits: Limits,
+    shares: Shares,
     room: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
 }
@@ -126,13 +134,16 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 impl<H: Handler> Admission<H> {
     fn admit(&self, (stream, client): (TcpStream, SocketAddr), watcher: Watcher) {
-        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
-            let (handler, web, limits) = (Arc::clone(&self.handler), self.web.clone(), self.limits);
+        if let Some(share) = self.shares.take(client.ip())
+            && let Ok(permit) = Arc::clone(&self.room).try_acquire_owned()
+        {
+            let (handler, hosts) = (Arc::clone(&self.handler), Arc::clone(&self.hosts));
+            let (web, limits) = (self.web.clone(), self.limits);
             tokio::spawn(async move {
-                let _permit = permit;
+                let _held = (permit, share);
                 let stream = WriteDeadline::new(stream, limits.write);
                 if let Some((visit, stream)) =
-                    visit::enter(stream, (handler, web), (client.ip(), limits.header)).await
+                    visit::enter(stream, (handler, hosts, web), (client.ip(), limits.header)).await
                 {
                     converse(visit, stream, (limits, watcher)).await;
                 }

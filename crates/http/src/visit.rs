@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::hosts::Hosts;
 use crate::web::{Config, Web};
 use crate::write_deadline::WriteDeadline;
 use crate::{Body, reply};
@@ -23,7 +24,13 @@ pub trait Handler: Send + Sync + 'static {
     /// Called for each connection that was refused because there were too many connections.
     fn refused(&self) {}
 
-    /// Called for each request that the web config refused, with the status of the response.
+    /// Returns whether a request is for a page that programs read, such as metrics. Browsers get it only under a known
+    /// name, programs under any.
+    fn is_for_programs(&self, _request: &Request<()>) -> bool {
+        false
+    }
+
+    /// Called for each request that was refused because of its host or the web config, with the status of the response.
     fn turned_away(&self, _request: &Request<()>, _status: StatusCode) {}
 }
 
@@ -38,6 +45,7 @@ pub(crate) type Stream = Box<dyn Clear>;
 /// A connection, and the web config that accepted it.
 pub(crate) struct Visit<H> {
     handler: Arc<H>,
+    hosts: Arc<Hosts>,
     web: Web,
     config: Arc<Config>,
     client: IpAddr,
@@ -52,13 +60,13 @@ pub(crate) struct Outdated;
 /// Performs the TLS handshake, if configured. Returns `None` if the handshake fails or takes too long.
 pub(crate) async fn enter<H>(
     stream: WriteDeadline<TcpStream>,
-    (handler, web): (Arc<H>, Web),
+    (handler, hosts, web): (Arc<H>, Arc<Hosts>, Web),
     (client, limit): (IpAddr, Duration),
 ) -> Option<(Visit<H>, Stream)> {
     // An invalid config contains no certificate to present. The reason is in the log.
     let config = web.now().await.ok()?;
     match timeout(limit, shake(stream, &config)).await {
-        Ok(Ok(stream)) => Some((Visit { handler, web, config, client }, stream)),
+        Ok(Ok(stream)) => Some((Visit { handler, hosts, web, config, client }, stream)),
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake failed");
             None
@@ -80,8 +88,12 @@ async fn shake(stream: WriteDeadline<TcpStream>, config: &Config) -> io::Result<
 impl<H: Handler> Visit<H> {
     /// Returns the response to a request.
     pub(crate) async fn answer(&self, request: &Request<()>) -> Result<Response<Body>, Outdated> {
+        // The host is checked first, so that pages of other sites cannot cause password checks.
+        let refusal = match self.hosts.refusal(request, self.handler.is_for_programs(request)) {
+            None => self.config.refusal(request, self.client).await,
+            refusal => refusal,
+        };
         // The password may be revoked while it is being checked, so the config is read again afterwards.
-        let refusal = self.config.refusal(request, self.client).await;
         match self.web.now().await {
             Err(_) => Ok(self.turn_away(request, broken())),
             Ok(now) if !Arc::ptr_eq(&now, &self.config) => Err(Outdated),

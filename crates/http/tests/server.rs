@@ -10,9 +10,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bailiff_http::Handler;
+use bailiff_http::hosts::Hosts;
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
+use bailiff_lifecycle::permissions::FilePermissions;
 use tokio::sync::oneshot;
 
 /// Far more than the buffers of two sockets can hold.
@@ -59,11 +61,11 @@ fn start(limits: Limits) -> Running {
     let pages = Arc::new(Pages::default());
     let (sender, receiver) = oneshot::channel();
     let handler = Arc::clone(&pages);
-    let web = Web::open(None).expect("a web config is optional");
+    let web = Web::open(None, FilePermissions::Strict).expect("a web config is optional");
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shutdown = async { drop(receiver.await) };
-        let site = Site { listeners: vec![listener], web };
+        let site = Site { listeners: vec![listener], web, hosts: Hosts::default() };
         runtime.block_on(server::serve(site, handler, limits, shutdown))
     });
     Running { address, pages, shutdown: sender, server }
@@ -76,7 +78,7 @@ impl Running {
 
     fn query(&self, path: &str) -> TcpStream {
         let mut stream = self.connect();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             .expect("the connection is open");
         stream
     }
@@ -97,7 +99,7 @@ fn read(mut stream: TcpStream) -> String {
 fn connection_above_the_limit_is_refused_with_503() {
     let running = start(Limits { connections: 1, ..PATIENT });
     let mut first = running.connect();
-    first.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
+    first.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the connection is open");
     let mut begun = [0; 12];
     first.read_exact(&mut begun).expect("the request is served");
     assert_eq!(&begun, b"HTTP/1.1 200");
@@ -105,6 +107,22 @@ fn connection_above_the_limit_is_refused_with_503() {
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.ends_with("too many connections\n"), "{refused}");
     assert_eq!(running.pages.refused.load(Ordering::SeqCst), 1);
     drop(first);
+    while running.get("/c").starts_with("HTTP/1.1 503") {}
+}
+
+#[test]
+fn client_gets_at_most_half_of_the_connections() {
+    let running = start(PATIENT);
+    let served = |mut stream: TcpStream| {
+        stream.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the connection is open");
+        let mut begun = [0; 12];
+        stream.read_exact(&mut begun).expect("there is a response");
+        (stream, &begun == b"HTTP/1.1 200")
+    };
+    let kept: Vec<_> = (0..4).map(|_| served(running.connect())).collect();
+    assert!(kept.iter().all(|(_, served)| *served));
+    assert!(running.get("/b").starts_with("HTTP/1.1 503 "));
+    drop(kept);
     while running.get("/c").starts_with("HTTP/1.1 503") {}
 }
 
@@ -117,7 +135,7 @@ fn client_without_request_is_disconnected() {
         assert!(!read(stream).contains(" 200 "), "{beginning:?}");
     }
     let mut kept_alive = running.connect();
-    kept_alive.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
+    kept_alive.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the connection is open");
     assert!(
         read(kept_alive).ends_with("\r\n\r\n/a"),
         "the request is served, and the idle connection is closed"
@@ -147,7 +165,7 @@ fn head_has_the_length_and_no_body() {
     let running = start(PATIENT);
     let mut stream = running.connect();
     stream
-        .write_all(b"HEAD /four HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .write_all(b"HEAD /four HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         .expect("the connection is open");
     let answer = read(stream).to_lowercase();
     assert!(answer.contains("content-length: 5\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");

@@ -11,9 +11,11 @@ use std::thread;
 use std::time::Duration;
 
 use bailiff_http::Handler;
+use bailiff_http::hosts::Hosts;
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_http::{Body, Bytes, Request, Response};
+use bailiff_lifecycle::permissions::FilePermissions;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -52,7 +54,7 @@ fn start(limits: Limits) -> Running {
     ] {
         fs::write(directory.path().join(name), text).expect("the directory is writable");
     }
-    let web = Web::open(Some(&file)).expect("the file is valid");
+    let web = Web::open(Some(&file), FilePermissions::Strict).expect("the file is valid");
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     listener.set_nonblocking(true).expect("the listener is a socket");
     let address = listener.local_addr().expect("the listener is bound");
@@ -60,7 +62,7 @@ fn start(limits: Limits) -> Running {
         let _directory = directory;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the runtime starts");
-        let site = Site { listeners: vec![listener], web };
+        let site = Site { listeners: vec![listener], web, hosts: Hosts::default() };
         runtime.block_on(server::serve(site, Arc::new(Pages), limits, std::future::pending::<()>()))
     });
     let mut roots = RootCertStore::empty();
@@ -80,7 +82,7 @@ impl Running {
         let name = ServerName::from(self.address.ip());
         let connection = ClientConnection::new(Arc::clone(&self.client), name).expect("a client");
         let mut stream = StreamOwned::new(connection, self.connect());
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         Ok(stream)
     }
 
@@ -135,7 +137,7 @@ fn tls_client_without_request_or_reading_is_disconnected() {
 fn client_without_tls_is_disconnected() {
     let running = start(ONE);
     let mut plain = running.connect();
-    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("the connection is open");
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the connection is open");
     assert!(read(plain) < 16, "at most an alert is sent");
     while !running.is_served() {}
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use bailiff_http::web::Web;
+use bailiff_lifecycle::permissions::FilePermissions;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
@@ -45,7 +46,7 @@ fn directory() -> tempfile::TempDir {
 fn error_of(directory: &Path, config: &str) -> Option<String> {
     let file = directory.join("web.yml");
     fs::write(&file, config).expect("the directory is writable");
-    let error = Web::open(Some(&file)).err()?.to_string();
+    let error = Web::open(Some(&file), FilePermissions::Strict).err()?.to_string();
     let name = file.display().to_string();
     assert!(!error.contains('\n'), "one line: {error}");
     Some(
@@ -89,7 +90,7 @@ fn what_makes_sense_is_taken() {
     ] {
         assert_eq!(error_of(directory.path(), &config), None, "{config}");
     }
-    Web::open(None).expect("a web config is optional");
+    Web::open(None, FilePermissions::Strict).expect("a web config is optional");
 }
 
 /// Configs, each with the beginning of its error.

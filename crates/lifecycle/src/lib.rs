@@ -7,6 +7,7 @@ pub mod file;
 pub mod heap;
 pub mod logs;
 pub mod node;
+pub mod permissions;
 pub mod signals;
 pub mod socket;
 pub mod systemd;

@@ -40,7 +40,7 @@ fn loaded() -> &'static Loaded {
 /// load time applies, because one program must not change the quota of other programs.
 pub(crate) fn limits() -> &'static QuotaSettings {
     let loaded = loaded();
-    if loaded.settings.shared.is_some() {
+    if loaded.settings.shared.is_some() || loaded.settings.disabled {
         return &loaded.settings;
     }
     let known = WITH_LIMIT.load(Ordering::Acquire);
@@ -88,11 +88,22 @@ pub(crate) unsafe fn load(variables: *const *const c_char) {
     LOADED.get_or_init(|| unsafe { read(variables) });
 }
 
-/// Reads the settings from an environment.
+/// Returns whether the program has privileges that its user lacks, such as a setuid program. Its user controls the
+/// environment, but must not control the program, nor have it write files with its privileges.
+fn is_privileged() -> bool {
+    // SAFETY: the function only reads a value that the kernel has passed to the program.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Reads the settings from an environment. In a privileged program, no variable is read, and the library passes all
+/// calls to the driver.
 ///
 /// # Safety
 /// `variables` must be null or a null-terminated list of C strings that do not change during the call.
 unsafe fn read(variables: *const *const c_char) -> Loaded {
+    if is_privileged() {
+        return Loaded { variables: Vec::new(), settings: QuotaSettings::disabled() };
+    }
     let mut texts = Vec::new();
     let mut next = variables;
     // SAFETY: the caller guarantees a valid list, which is read up to its terminating null pointer.

@@ -14,7 +14,7 @@ pub(crate) type Uuid = [u8; 16];
 #[expect(clippy::struct_excessive_bools, reason = "each is a variable with the values 0 and 1")]
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct QuotaSettings {
-    /// `WRAPPER_DISABLE`: passes all calls to the driver unchanged.
+    /// `WRAPPER_DISABLE`, or a setuid program: passes all calls to the driver unchanged.
     pub(crate) disabled: bool,
     limits: Limits,
     /// `WRAPPER_DEFAULT=off`: there is no default limit.
@@ -54,6 +54,11 @@ pub(crate) const LIMIT: &str = "WRAPPER_MAX_MEMORY";
 const ALIAS: &str = "CUDA_DEVICE_MEMORY_LIMIT";
 
 impl QuotaSettings {
+    /// Returns settings that pass all calls to the driver.
+    pub(crate) fn disabled() -> Self {
+        Self { disabled: true, ..Self::default() }
+    }
+
     /// Reads the settings from an environment.
     pub(crate) fn read<'a>(variables: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut settings = Self::default();

@@ -4,9 +4,9 @@
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::os::unix::process::ExitStatusExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -228,6 +228,39 @@ print(about.total >> 20, about.free >> 20, about.used >> 20)
     let by_name = ("WRAPPER_MAX_MEMORY_GPU_00000000_0000_4000_8000_000000000001", "1GiB");
     let reduced = "1024 1024 0\n1024 1024 0\n16000 15500 500\n16000 15500 500\n1024 724 300\n";
     assert_eq!(run(&[by_name, ("WRAPPER_DEFAULT", "off"), ("WRAPPER_LIE_NVML", "1")]), reduced);
+}
+
+#[test]
+fn setuid_program_ignores_the_environment_of_its_user() {
+    let machine = Machine::new();
+    fs::set_permissions(machine.path(""), Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(machine.path("truth"), Permissions::from_mode(0o666)).unwrap();
+    let quota = machine.quota(1000);
+    fs::set_permissions(&quota, Permissions::from_mode(0o666)).unwrap();
+    symlink(cuda::library(), machine.path("libbailiff_quota.so")).unwrap();
+    let directory = machine.path("").display().to_string();
+    // The library is linked, because the loader does not preload libraries into setuid programs.
+    let flags = ["-DLINKED", "-Wl,--no-as-needed", "-lbailiff_quota", "-lcuda"].map(str::to_owned);
+    let paths = [format!("-L{directory}"), format!("-Wl,-rpath,{}", directory.trim_end_matches('/'))];
+    let program = machine.path("program");
+    let source = programs::root().join("tests/fixtures/quota/client.c");
+    let _ = output(
+        Command::new("cc").arg("-pthread").arg("-o").arg(&program).arg(source).args(paths).args(flags),
+    );
+    let run = |mode: u32| {
+        fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+        let mut command = machine.bare(&program);
+        command.env_remove("LD_LIBRARY_PATH").uid(4002).gid(4002);
+        command.env("WRAPPER_SHARED", &quota).env("WRAPPER_LOG", machine.path("log"));
+        command.args(["linked", "init 0", "set-limit 10", "alloc 2000"]);
+        codes(&mut command)
+    };
+    let before = fs::read(&quota).unwrap();
+    assert_eq!(run(0o4755), [0, 0, 0], "nothing is enforced");
+    assert_eq!(fs::read(&quota).unwrap(), before, "the shared quota is not written");
+    assert!(!machine.path("log").exists(), "no file is created");
+    assert_eq!(run(0o755), [0, 0, OUT_OF_MEMORY]);
+    assert!(machine.path("log").exists() && fs::read(&quota).unwrap() != before);
 }
 
 #[test]

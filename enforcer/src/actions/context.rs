@@ -10,6 +10,7 @@ use bailiff_engine::guard::{OnHold, Refusal};
 use bailiff_engine::policy::Action;
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
+use bailiff_lifecycle::permissions::FilePermissions;
 use bailiff_snapshot::ProcessKey;
 
 use super::ActionResult;
@@ -44,6 +45,8 @@ pub struct ExecutorSettings {
     pub mps_control: PathBuf,
     /// Time limit of the administrator's programs.
     pub program: Duration,
+    /// Permissions that these programs must have.
+    pub permissions: FilePermissions,
     /// Name of the node, passed to programs.
     pub node: String,
 }
@@ -57,6 +60,7 @@ impl Default for ExecutorSettings {
             verify: Duration::from_secs(10),
             mps_control: "nvidia-cuda-mps-control".into(),
             program: Duration::from_secs(30),
+            permissions: FilePermissions::Strict,
             node: String::new(),
         }
     }

@@ -2,28 +2,36 @@
 //! Step `exec`, and the programs of channels: runs a program of the administrator, which receives the finding on
 //! standard input. There is no shell, PATH is the only variable, and there is a deadline.
 
-use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use bailiff_lifecycle::exit::plain;
+use bailiff_lifecycle::file::{self, PATIENCE};
+use bailiff_lifecycle::permissions::FilePermissions;
 use bailiff_subprocess::{Late, Talk};
 use serde_json::json;
 
 use super::ActionResult;
 use super::context::{ActionContext, done};
+use crate::programs;
 use bailiff_engine::Kind;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
 
-/// Search path for programs if our own environment has no PATH.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Runs a program with `input` on its standard input; its output is ignored.
-pub(super) fn run_program(argv: &[String], input: &[u8], deadline: Duration) -> Result<(), String> {
+/// Runs a program that has these permissions, with `input` on its standard input; its output is ignored.
+pub(super) fn run_program(
+    argv: &[String],
+    input: &[u8],
+    (deadline, permissions): (Duration, FilePermissions),
+) -> Result<(), String> {
     let (name, arguments) = argv.split_first().ok_or("no program is named")?;
-    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(PATH));
+    let program = name.clone();
+    // The permissions may have changed since the rules were loaded.
+    file::within(Path::new(name), PATIENCE, move |_| programs::check(&program, permissions))
+        .map_err(|error| plain(&error))?;
     let mut command = Command::new(name);
-    command.args(arguments).env_clear().env("PATH", path).current_dir("/");
+    command.args(arguments).env_clear().env("PATH", programs::search_path()).current_dir("/");
     let talk = Talk { input, heard: false, deadline, late: Late::Group };
     let status = bailiff_subprocess::run(command, &talk).map_err(|error| error.to_string())?.status;
     if status.success() { Ok(()) } else { Err(status.to_string()) }
@@ -46,8 +54,9 @@ pub(super) fn run(context: &ActionContext<'_>, argv: &[String]) -> Result<Action
         "evidence": &request.evidence,
     });
     let input = crate::audit::ascii(&payload).map_err(|error| Refusal::refused(error.to_string()))?;
+    let limits = (context.settings.program, context.settings.permissions);
     Ok(context.carry_out(|_| {
-        let (outcome, detail) = match run_program(argv, &input, context.settings.program) {
+        let (outcome, detail) = match run_program(argv, &input, limits) {
             Ok(()) => (Outcome::Done, String::new()),
             Err(why) => (Outcome::Failed, why),
         };

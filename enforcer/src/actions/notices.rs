@@ -17,6 +17,7 @@ use super::{tty, webhook};
 use crate::audit;
 use bailiff_engine::policy::{Channel, Mode};
 use bailiff_engine::verdict::{Evidence, Member, Subject};
+use bailiff_lifecycle::permissions::FilePermissions;
 
 /// Maximum number of queued notifications per channel.
 const QUEUE: usize = 64;
@@ -35,11 +36,18 @@ pub struct NoticeSettings {
     pub webhook: Duration,
     /// Time limit of a program.
     pub program: Duration,
+    /// Permissions that a program must have.
+    pub permissions: FilePermissions,
 }
 
 impl Default for NoticeSettings {
     fn default() -> Self {
-        Self { dev: "/dev".into(), webhook: Duration::from_secs(10), program: Duration::from_secs(30) }
+        Self {
+            dev: "/dev".into(),
+            webhook: Duration::from_secs(10),
+            program: Duration::from_secs(30),
+            permissions: FilePermissions::Strict,
+        }
     }
 }
 
@@ -216,7 +224,9 @@ impl State {
                 webhook::post(address, &body()?, self.settings.webhook, stopped)
                     .map_err(|error| error.to_string())
             }
-            Channel::Exec(argv) => run_program(argv, &body()?, self.settings.program),
+            Channel::Exec(argv) => {
+                run_program(argv, &body()?, (self.settings.program, self.settings.permissions))
+            }
         }
     }
 

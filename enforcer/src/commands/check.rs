@@ -40,6 +40,12 @@ pub fn run(flags: &flags::Check, colors: Colors, out: &mut dyn Write) -> Result<
                 continue;
             }
         };
+        if !flags.json
+            && file != Path::new("-")
+            && let Some(error) = policy_file::permission_error(file, &content.bytes)
+        {
+            writeln!(out, "warning: the enforcer would refuse {name}: {}", plain(&error))?;
+        }
         let report = check::report(&name, &content.bytes, crate::policy_file::context(now().wall), style);
         if !flags.json {
             write!(out, "{}", report.text)?;

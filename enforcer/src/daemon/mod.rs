@@ -31,7 +31,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::events::{Event, Sources};
 use self::requests::ControlHandler;
-use crate::actions::notices::{Delivery, Notices};
+use crate::actions::notices::{Delivery, NoticeSettings, Notices};
 use crate::actions::{self, Executor};
 use crate::agent::{Agent, AgentEvent, Orders};
 use crate::audit::{self, Audit};
@@ -99,8 +99,9 @@ struct Threads {
 /// # Errors
 /// If the policy is invalid, or a socket, directory or signal is not available.
 pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Stop> {
-    let (policy, policy_status, stamp) = reload::first(&settings.rules)?;
-    let web = Web::open(settings.web.config.as_deref())?;
+    let (policy, policy_status, stamp) = reload::first(&settings.rules, settings.permissions)?;
+    let web = Web::open(settings.web.config.as_deref(), settings.permissions)?;
+    let hosts = settings.web.hosts.clone();
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot open the control socket")?;
     let group = control.group().context("cannot read the group of the control socket")?;
@@ -114,7 +115,8 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let handler = ControlHandler { asked: asked_to, acks: acks.clone() };
     let mut tasks = JoinSet::new();
     tasks.spawn(stream::follow(daemon.settings.stream.clone(), arrivals_to));
-    tasks.spawn(policy_file::follow((daemon.settings.rules.clone(), stamp), asked_to_read, reads_to));
+    let file = (daemon.settings.rules.clone(), daemon.settings.permissions);
+    tasks.spawn(policy_file::follow((file, stamp), asked_to_read, reads_to));
     tasks.spawn(control::serve(control, Arc::new(handler), control::Limits::default()));
     let routes = Arc::new(Routes {
         status: daemon.shown.subscribe(),
@@ -131,7 +133,8 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let sources = Sources { arrivals, reads, hangups, reloads, asked, threads, question, acks, interval };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
-    server::serve(Site { listeners, web }, routes, limits(), judging).await.context("cannot serve")?;
+    let site = Site { listeners, web, hosts };
+    server::serve(site, routes, limits(), judging).await.context("cannot serve")?;
     drop(reloads_to);
     tasks.shutdown().await;
     Ok(())
@@ -161,7 +164,8 @@ impl Daemon {
         let (agent, leases) =
             Agent::start(audit.clone(), rights::in_host_namespace(&settings), &settings.executor.devices)
                 .context("cannot start the thread of the lease agent")?;
-        let (notices, deliveries) = Notices::new(actions::notices::NoticeSettings::default());
+        let notices = NoticeSettings { permissions: settings.permissions, ..NoticeSettings::default() };
+        let (notices, deliveries) = Notices::new(notices);
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
         engine.booted(boot_id.clone());

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bailiff_lifecycle::exit::{Stop, plain};
+use bailiff_lifecycle::permissions::FilePermissions;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -28,9 +29,12 @@ pub(super) struct Condition {
 pub(super) type Read = (Vec<Condition>, io::Result<Content>);
 
 /// Loads the policy at startup. The daemon does not start if the file is invalid or cannot be read.
-pub(super) fn first(path: &Path) -> Result<(Arc<Policy>, PolicyStatus, Stamp), Stop> {
+pub(super) fn first(
+    path: &Path,
+    permissions: FilePermissions,
+) -> Result<(Arc<Policy>, PolicyStatus, Stamp), Stop> {
     let name = path.display().to_string();
-    let (stamp, content) = policy_file::first(path)
+    let (stamp, content) = policy_file::first(path, permissions)
         .map_err(|error| Stop::Usage(format!("the rules file {name}: {}", unread(&error))))?;
     match loaded(&content, &name) {
         Ok(policy) => {
@@ -66,6 +70,8 @@ fn loaded(content: &Content, name: &str) -> Result<Arc<Policy>, Faults> {
 fn unread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "not found".to_owned(),
+        // Not the system's error, but a refusal because of the permissions.
+        io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => format!("refused: {error}"),
         _ => format!("cannot be read: {}", plain(error)),
     }
 }

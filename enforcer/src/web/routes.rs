@@ -78,6 +78,10 @@ impl Handler for Routes {
             }
         }
     }
+
+    fn is_for_programs(&self, request: &Request<()>) -> bool {
+        matches!(request.uri().path(), "/metrics" | "/-/healthy" | "/-/ready")
+    }
 }
 
 /// Returns whether a browser sent the request from a page of another site (`Origin`, RFC 6454), possibly with a

@@ -74,7 +74,7 @@ impl Running {
     /// Sends one request on a new connection. Each of `headers` ends with a line break.
     pub(crate) fn query(&self, request: &str, headers: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).expect("the server listens");
-        let end = "Host: x\r\nConnection: close\r\n\r\n";
+        let end = "Host: localhost\r\nConnection: close\r\n\r\n";
         write!(stream, "{request} HTTP/1.1\r\n{headers}{end}").expect("the connection is open");
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).expect("the server responds");

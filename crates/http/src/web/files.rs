@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bailiff_lifecycle::exit::plain;
 use bailiff_lifecycle::file;
+use bailiff_lifecycle::permissions::FilePermissions;
 
 /// Maximum size of a file.
 const MOST: u64 = 1 << 20;
@@ -16,19 +17,22 @@ type Content = Result<Vec<u8>, String>;
 #[derive(Debug)]
 pub(super) struct Files {
     directory: PathBuf,
+    permissions: FilePermissions,
     read: Vec<(PathBuf, Content)>,
 }
 
 impl Files {
-    /// Creates an empty list. Relative paths are resolved against the directory of this file.
-    pub(super) fn beside(file: &Path) -> Self {
-        Self { directory: file.parent().map(Path::to_owned).unwrap_or_default(), read: Vec::new() }
+    /// Creates an empty list. Relative paths are resolved against the directory of this file. Files must have these
+    /// permissions.
+    pub(super) fn beside(file: &Path, permissions: FilePermissions) -> Self {
+        let directory = file.parent().map(Path::to_owned).unwrap_or_default();
+        Self { directory, permissions, read: Vec::new() }
     }
 
     /// Reads a file and stores its content.
     pub(super) fn read(&mut self, path: &Path) -> Content {
         let path = self.directory.join(path);
-        let content = read(&path);
+        let content = read(&path, self.permissions);
         self.read.push((path, content.clone()));
         content
     }
@@ -40,10 +44,11 @@ impl Files {
 
     /// Returns whether every file still has the same content.
     pub(super) fn still(&self) -> bool {
-        self.read.iter().all(|(path, content)| read(path) == *content)
+        self.read.iter().all(|(path, content)| read(path, self.permissions) == *content)
     }
 }
 
-fn read(path: &Path) -> Content {
-    file::read(path, MOST).map(|(_, bytes)| bytes).map_err(|error| plain(&error))
+fn read(path: &Path, permissions: FilePermissions) -> Content {
+    let read = permissions.check(path).and_then(|()| file::read(path, MOST));
+    read.map(|(_, bytes)| bytes).map_err(|error| plain(&error))
 }

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use bailiff_lifecycle::exit::{FileError, plain};
 use bailiff_lifecycle::file;
+use bailiff_lifecycle::permissions::FilePermissions;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -50,6 +51,7 @@ enum Kind {
 /// A file with the content that was read last.
 struct Kept {
     path: PathBuf,
+    permissions: FilePermissions,
     files: Files,
     now: Result<Arc<Config>, FileError>,
     /// The last valid config.
@@ -64,16 +66,18 @@ impl fmt::Debug for Web {
 }
 
 impl Web {
-    /// Loads the config from a file. Without a file, returns plain HTTP.
+    /// Loads the config from a file, which must have these permissions, as must the files that it names. Without a
+    /// file, returns plain HTTP.
     ///
     /// # Errors
     /// If the config is invalid, or if its file system is not responding.
-    pub fn open(path: Option<&Path>) -> Result<Self, FileError> {
+    pub fn open(path: Option<&Path>, permissions: FilePermissions) -> Result<Self, FileError> {
         let Some(path) = path else { return Ok(Self(Kind::Open(Arc::default()))) };
-        let (files, read) = file::within(path, PATIENCE, |path| Ok(read(path)))
+        let (files, read) = file::within(path, PATIENCE, move |path| Ok(read(path, permissions)))
             .map_err(|error| of_file(path, &plain(&error)))?;
         let config = Arc::new(read?);
-        let kept = Kept { path: path.to_owned(), files, now: Ok(Arc::clone(&config)), good: config };
+        let kept =
+            Kept { path: path.to_owned(), permissions, files, now: Ok(Arc::clone(&config)), good: config };
         Ok(Self(Kind::Kept(Arc::new(Mutex::new(kept)), Arc::default())))
     }
 
@@ -110,7 +114,7 @@ impl Web {
 impl Kept {
     fn read(&mut self) -> Result<Arc<Config>, FileError> {
         if !self.files.still() {
-            let (files, read) = read(&self.path);
+            let (files, read) = read(&self.path, self.permissions);
             let now = read.and_then(|config| self.no_less(config));
             self.log(&now);
             self.files = files;
@@ -148,8 +152,8 @@ impl Kept {
     }
 }
 
-fn read(path: &Path) -> (Files, Result<Config, FileError>) {
-    let mut files = Files::beside(path);
+fn read(path: &Path, permissions: FilePermissions) -> (Files, Result<Config, FileError>) {
+    let mut files = Files::beside(path, permissions);
     // The path of the file itself is not relative to the file's directory.
     let name = path.file_name().map_or(path, Path::new);
     let text = files.read(name);

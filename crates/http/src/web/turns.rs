@@ -3,10 +3,12 @@
 //! that it has. Queues are short, because each entry occupies a connection.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::shares;
 
 /// Maximum number of waiting and running checks per address. Further requests are refused.
 const LINE: usize = 8;
@@ -41,17 +43,8 @@ impl Turns {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         // Queues to which only this map refers are empty.
         lines.retain(|_, line| Arc::strong_count(line) > 1);
-        let line = lines.entry(whole(client)).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        let line = lines.entry(shares::client(client)).or_insert_with(|| Arc::new(Semaphore::new(1)));
         (Arc::strong_count(line) <= LINE).then(|| Arc::clone(line))
-    }
-}
-
-/// An IPv6 /64 counts as one client, because a client with one address in it can use all of them (RFC 4291,
-/// 2.5.4).
-fn whole(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
     }
 }
 
@@ -89,13 +82,5 @@ mod tests {
         assert_eq!(looked_at, LINE, "further requests must be refused");
         drop(turns.line(one.into()));
         assert_eq!(turns.lines.lock().unwrap().len(), 1, "no other request is waiting");
-    }
-
-    #[test]
-    fn one_network_is_one_client() {
-        let of = |text: &str| whole(text.parse().unwrap());
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
     }
 }
