@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check quota man packages packages-test golden screenshots bench soak hardware
+.PHONY: help demo test test-fast check quota man packages packages-test golden screenshots bench fuzz soak hardware
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -71,6 +71,10 @@ hardware: ## compare NVIDIA's driver with GPU Bailiff's assumptions; without a G
 	@$(SETUP) compiler zig
 	@tests/pack-hardware
 	@target/hardware/hardware --out target/hardware/report || { code=$$?; [ $$code != 69 ] || echo "copy target/hardware/ to a machine with a GPU, and run ./hardware there"; exit $$code; }
+
+fuzz: ## fuzz all parsers for ten minutes, after a build of minutes; FUZZ_SECONDS is the time for each target
+	@$(SETUP) compiler c++
+	@fuzz/run
 
 soak: ## long tests (90 minutes): more random walks and histories, repeated server kills, and mutations of the engine that the oracle must detect
 	@$(SETUP) compiler redis
