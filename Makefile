@@ -24,12 +24,13 @@ test-fast: ## tests without root, network and browser: three minutes once built
 	@$(SETUP) compiler nextest redis
 	cargo nextest run --workspace -E 'not package(end-to-end) and not package(bailiff-quota)'
 
-check: ## check format, lints, documentation, and licences and sources of dependencies
+check: ## check format, lints, documentation, and licences, sources and advisories of dependencies
 	@$(SETUP) compiler deny
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
+	@packaging/advisories
 
 quota: ## build the quota library for glibc 2.17 and newer, into target/*-unknown-linux-gnu/quota/
 	@$(SETUP) compiler zig
