@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check quota man packages packages-test golden screenshots bench soak hardware
+.PHONY: help demo test test-fast check quota man packages packages-test golden screenshots bench fuzz soak hardware
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -24,12 +24,13 @@ test-fast: ## tests without root, network and browser: three minutes once built
 	@$(SETUP) compiler nextest redis
 	cargo nextest run --workspace -E 'not package(end-to-end) and not package(bailiff-quota)'
 
-check: ## check format, lints, documentation, and licences and sources of dependencies
+check: ## check format, lints, documentation, and licences, sources and advisories of dependencies
 	@$(SETUP) compiler deny
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
+	@packaging/advisories
 
 quota: ## build the quota library for glibc 2.17 and newer, into target/*-unknown-linux-gnu/quota/
 	@$(SETUP) compiler zig
@@ -71,6 +72,10 @@ hardware: ## compare NVIDIA's driver with GPU Bailiff's assumptions; without a G
 	@$(SETUP) compiler zig
 	@tests/pack-hardware
 	@target/hardware/hardware --out target/hardware/report || { code=$$?; [ $$code != 69 ] || echo "copy target/hardware/ to a machine with a GPU, and run ./hardware there"; exit $$code; }
+
+fuzz: ## fuzz all parsers for ten minutes, after a build of minutes; FUZZ_SECONDS is the time for each target
+	@$(SETUP) compiler c++
+	@fuzz/run
 
 soak: ## long tests (90 minutes): more random walks and histories, repeated server kills, and mutations of the engine that the oracle must detect
 	@$(SETUP) compiler redis

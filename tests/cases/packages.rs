@@ -67,6 +67,30 @@ fn paths_in_units_are_installed() {
 }
 
 #[test]
+fn sbom_lists_the_linked_crates_with_hashes() {
+    let sbom: Value =
+        serde_json::from_str(&Staged::new().read("/usr/share/doc/bailiff/sbom.cdx.json")).unwrap();
+    assert_eq!((&sbom["bomFormat"], &sbom["specVersion"]), (&"CycloneDX".into(), &"1.5".into()));
+    let lock = fs::read_to_string(programs::root().join("Cargo.lock")).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let mut names = Vec::new();
+    for crate_ in sbom["components"].as_array().unwrap() {
+        let (name, version) = (text(&crate_["name"]), text(&crate_["version"]));
+        assert_eq!(text(&crate_["purl"]), format!("pkg:cargo/{name}@{version}"));
+        assert!(
+            lock.contains(&format!("checksum = \"{}\"", text(&crate_["hashes"][0]["content"]))),
+            "{name}"
+        );
+        names.push(name);
+    }
+    assert!(
+        ["rustls", "redis", "libc"].iter().all(|linked| names.iter().any(|name| name == linked)),
+        "{names:?}"
+    );
+    assert!(!names.iter().any(|name| name == "proptest" || name.starts_with("bailiff")), "{names:?}");
+}
+
+#[test]
 fn bailiff_finds_its_quota_library() {
     let staged = Staged::new();
     let output = Command::new(staged.at("/usr/bin/bailiff")).args(["doctor", "--json"]).output().unwrap();

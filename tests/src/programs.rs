@@ -37,7 +37,7 @@ pub fn fake_nvml() -> PathBuf {
     built("libfake_nvml.so")
 }
 
-/// Returns a Python with the packages in `tests/requirements.txt`.
+/// Returns a Python with the packages in `tests/requirements/python.in`.
 ///
 /// # Panics
 /// If `tests/setup python` has not been run.

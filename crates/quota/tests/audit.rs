@@ -15,7 +15,7 @@ use std::process::Command;
 use end_to_end::cuda::{library, output};
 use end_to_end::programs;
 
-/// Directories of the headers: the last release of CUDA 12, and CUDA 13 (packages in `tests/requirements.txt`).
+/// Directories of the headers: the last release of CUDA 12, and CUDA 13 (packages in `tests/requirements/python.in`).
 const HEADERS: [&str; 2] = ["nvidia/cuda_runtime/include", "nvidia/cu13/include"];
 
 /// Functions without a hook, and the reasons.

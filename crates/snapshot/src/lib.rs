@@ -11,6 +11,7 @@ mod holder;
 pub mod identity;
 mod label;
 pub mod lease;
+pub mod locks;
 pub mod lost;
 pub mod memory;
 pub mod mps;

@@ -165,7 +165,8 @@ impl Pool {
 fn local(time: &str) -> Option<i64> {
     let (date, clock) = time.split_once(' ')?;
     let three = |text: &str, mark| {
-        let mut parts = text.split(mark).map(str::parse::<i64>);
+        // Other programs write the text, and numbers of 32 bits cannot overflow below.
+        let mut parts = text.split(mark).map(|part| part.parse::<i32>().map(i64::from));
         let three = (parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?);
         parts.next().is_none().then_some(three)
     };
@@ -230,6 +231,8 @@ mod tests {
             ("2000-01-01", None),
             ("", None),
             ("2000-01-01 00:00", None),
+            ("9223372036854775807-01-01 00:00:00", None),
+            ("2000-01-01 9223372036854775807:00:00", None),
         ] {
             assert_eq!(local(text), expected, "{text}");
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 
 use bailiff_proc::{Attributes, Proc, Process, ReadError, unless_gone};
+use bailiff_snapshot::locks::takers;
 use rustix::fs::{fstat, major, minor};
 
 /// The identity of a file in the kernel.
@@ -18,6 +19,11 @@ impl Inode {
     pub(super) fn of(file: &File) -> Option<Self> {
         let found = fstat(file).ok()?;
         Some(Self { device: found.st_dev, number: found.st_ino })
+    }
+
+    /// Returns its name in `/proc/locks`.
+    fn name(self) -> String {
+        format!("{:02x}:{:02x}:{}", major(self.device), minor(self.device), self.number)
     }
 }
 
@@ -39,13 +45,15 @@ impl Locks {
 
     /// The process that took the exclusive lock on a file.
     pub(super) fn taker(&self, inode: Inode) -> Option<u32> {
-        takers(&self.0, inode).find_map(|(kind, pid)| (kind == "WRITE").then_some(pid))
+        let name = inode.name();
+        takers(&self.0, &name).find_map(|(kind, pid)| (kind == "WRITE").then_some(pid))
     }
 
     /// The processes that have a lock on a file, shared or exclusive. A listed process that cannot be read
     /// counts; a listed process that has exited does not.
     pub(super) fn lockers(&self, inode: Inode) -> BTreeSet<u32> {
-        let listed = takers(&self.0, inode).map(|(_, pid)| pid);
+        let name = inode.name();
+        let listed = takers(&self.0, &name).map(|(_, pid)| pid);
         let mut lockers: BTreeSet<u32> = listed.filter(|pid| holds(*pid, inode) != Some(false)).collect();
         lockers.extend(holding(inode));
         lockers
@@ -60,17 +68,6 @@ impl Locks {
         let lockers: Vec<String> = self.lockers(inode).iter().map(describe).collect();
         if lockers.is_empty() { "a process that is not visible here".to_owned() } else { lockers.join(", ") }
     }
-}
-
-/// The kinds of the locks on a file, `READ` or `WRITE`, with the pids that took them.
-fn takers(locks: &str, inode: Inode) -> impl Iterator<Item = (&str, u32)> {
-    let (major, minor) = (major(inode.device), minor(inode.device));
-    let expected = format!("{major:02x}:{minor:02x}:{}", inode.number);
-    // `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`; a blocked request has `->` after its number.
-    locks.lines().filter_map(move |line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-        [_, "FLOCK", _, kind, pid, file, ..] if file == expected => Some((kind, pid.parse().ok()?)),
-        _ => None,
-    })
 }
 
 /// Whether a process has the lock on a file, or `None` if the process cannot be inspected.
@@ -125,25 +122,9 @@ pub(super) fn command(pid: u32) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{FlockOperation, flock, makedev};
+    use rustix::fs::{FlockOperation, flock};
 
     use super::*;
-
-    #[test]
-    fn taker_is_parsed_from_proc_locks() {
-        let inode = Inode { device: makedev(0, 25), number: 1234 };
-        for (line, taken) in [
-            ("1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF", Some(("WRITE", 4711))),
-            ("1: POSIX  ADVISORY  WRITE 4711 00:19:1234 0 EOF", None),
-            ("1: FLOCK  ADVISORY  READ  4711 00:19:1234 0 EOF", Some(("READ", 4711))),
-            ("1: FLOCK  ADVISORY  WRITE 4711 00:19:12345 0 EOF", None),
-            ("1: FLOCK  ADVISORY  WRITE 4711 00:1a:1234 0 EOF", None),
-            ("1: -> FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF", None),
-            ("", None),
-        ] {
-            assert_eq!(takers(line, inode).next(), taken, "{line}");
-        }
-    }
 
     #[test]
     fn open_file_without_lock_is_not_held() {
