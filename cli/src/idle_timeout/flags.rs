@@ -17,12 +17,13 @@ pub(crate) const HELP: &str = include_str!("help.txt");
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   gpu_idle_timeout -t 20 -s 3 -n 7 -d 1 -x python3 train.py
-                        ends it after 21 seconds below 20 %, looking from the
-                        third second on, and shows each reading
+                        stops the command after 21 seconds below 20 %, without
+                        a delay at the start, and logs each sample
   gpu_idle_timeout -n 720 --signal-name SIGTERM --grace 60 ./job
-                        after an hour without any use; a minute to save itself
+                        sends SIGTERM after an hour without GPU use, and
+                        SIGKILL if the job still runs 60 seconds later
   gpu_idle_timeout --count all --kill command --signal-name none ./job
-                        as the first gpu_idle_timeout.py did
+                        behaves like the first version of gpu_idle_timeout.py
 
 Exit codes:
   the command's own; 256 - N if signal N ended it

@@ -193,10 +193,10 @@ fn groups_of(uid: u32, gid: u32) -> Option<Vec<u32>> {
     Some(groups.into_iter().map(Gid::as_raw).collect())
 }
 
-// Places for the clients of a control socket. Idle clients must not lock out an administrator, so a new
-// client replaces the longest idle client of the user with the most clients.
+// A control socket serves a limited number of clients. Idle clients must not lock out an administrator, so
+// at the limit, a new client replaces an idle client: the earliest one of the user with the most clients.
 
-/// A client with a place.
+/// A connected client.
 struct Client {
     uid: u32,
     /// Whether it waits for a response.
@@ -228,8 +228,8 @@ impl Places {
         self.taken.push(client);
     }
 
-    /// Returns the index of the client to replace: the longest idle client of the user with the most clients,
-    /// root's clients last.
+    /// Returns the index of the client to replace: the earliest idle client of the user with the most clients;
+    /// of users with equally many, root comes last.
     fn least(&self, uid: u32) -> Option<usize> {
         let of = |uid| self.taken.iter().filter(|client| client.uid == uid).count();
         let rank = |client: &Client| {

@@ -14,7 +14,8 @@ use bailiff_snapshot::Truth;
 
 use node::{Gpu, Node, TICK};
 
-/// Returns a policy with one rule, which terminates processes after three idle samples, with these steps.
+/// Returns a policy with one rule, which applies the steps in `then` to a process after three idle samples. `more` is
+/// inserted into the rule.
 fn rule(more: &str, then: &str) -> String {
     format!(
         "version: 1
