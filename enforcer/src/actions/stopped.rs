@@ -38,6 +38,8 @@ fn thaw(file: &Path) {
 fn continue_one(proc_table: &Processes, key: ProcessKey) -> bool {
     let Ok(Some(handle)) = Pidfd::open(key.pid) else { return false };
     let Ok(Some(person)) = proc_table.person(key.pid) else { return false };
-    let same = person.stat.key == key && person.stat.state == State::Stopped;
+    // If the first thread has exited, only the others show that the process is stopped.
+    let stopped = |states: Vec<State>| states.contains(&State::Stopped);
+    let same = person.stat.key == key && proc_table.threads(key.pid).is_ok_and(stopped);
     same && send(&handle, Signal::CONT, &Permit::to_continue()).unwrap_or(false)
 }

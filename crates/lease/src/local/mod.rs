@@ -296,7 +296,8 @@ impl Leases for Local {
         list::audit(&*self.directory()?, &self.host)
     }
 
-    /// Writes the new fields into the record. `lock_holder` is the process that will hold the lock.
+    /// Writes the fields in `about` into the record. The field `lock_holder` is the pid of the process that will
+    /// hold the lock.
     fn transfer(
         &mut self,
         (lease, token): (&str, u64),

@@ -173,7 +173,8 @@ fn older_utilization(device: &Device<'_>, since: u64) -> Result<Vec<UtilSample>,
         .collect())
 }
 
-/// Returns time and percent of device samples newer than `since`, and whether they fill the driver's buffer.
+/// Returns the time and the GPU utilization in percent of each sample newer than `since`, and whether the samples
+/// fill the driver's buffer.
 pub(super) fn device_samples(device: &Device<'_>, since: u64) -> Result<(Vec<(u64, u32)>, bool), NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetSamples.as_ref())?;
     let kind = nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES;

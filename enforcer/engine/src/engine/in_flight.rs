@@ -35,7 +35,7 @@ struct Chosen {
     charge: Option<Charge>,
 }
 
-/// What an action counts as.
+/// The data with which an action is entered in budgets and cooldowns.
 #[derive(Debug, Clone)]
 struct Charge {
     at: Stamp,
@@ -292,7 +292,7 @@ impl Engine {
         self.evaluators.get_mut(candidate.rule)?.progress(number)
     }
 
-    /// Returns what an action will count as; `None` in dry-run mode.
+    /// Returns the data with which an action will be entered in budgets and cooldowns; `None` in dry-run mode.
     fn charge(&self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Charge> {
         let evaluator =
             self.evaluators.get(candidate.rule).filter(|evaluator| evaluator.mode == Mode::Enforce)?;

@@ -175,7 +175,7 @@ bailiff_snapshot::label_values! {
 pub enum Order {
     /// The lowest lease priority first; 0 without a lease.
     LowestPriority = "lowest_priority",
-    /// The smallest that frees enough memory first; if no candidate frees enough, the largest.
+    /// Candidates that hold enough memory first, the smallest of them first; then the others, the largest first.
     SmallestSufficient = "smallest_sufficient",
     /// The longest idle first.
     LongestIdle = "longest_idle",

@@ -44,8 +44,8 @@ fn timed(span: Span, tick: Duration) -> Span {
     }
 }
 
-/// Returns the number of scrapes in a number of samples, rounded up, so that a rule that tolerates one unknown
-/// sample tolerates one unknown scrape.
+/// Converts a number of samples to the number of scrapes that take the same time, rounded up, so that a rule that
+/// tolerates one unknown sample tolerates at least one unknown scrape.
 fn gap(ticks: u32, (interval, tick): (Duration, Duration)) -> u32 {
     let time = tick.saturating_mul(ticks);
     u32::try_from(time.as_nanos().div_ceil(interval.as_nanos().max(1))).unwrap_or(u32::MAX)
