@@ -10,7 +10,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::process::geteuid;
 
 const GROUP_WRITES: u32 = 0o020;
@@ -105,10 +104,8 @@ fn verify(path: &Path, about: &Metadata, own: u32) -> io::Result<()> {
         let why = format!("{name} {why} ({fix} {name}; or use --no-strict-permissions)");
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     };
-    // A file system that is mounted read-only, such as a ConfigMap, cannot be changed by any user who sees it.
-    let read_only = || statvfs(path).is_ok_and(|about| about.f_flag.contains(StatVfsMountFlags::RDONLY));
     let owner = about.uid();
-    if owner != 0 && owner != own && !read_only() {
+    if owner != 0 && owner != own {
         return refused(format!("belongs to another user, uid {owner}"), "chown root".to_owned());
     }
     let writable = match about.gid() {
@@ -118,7 +115,7 @@ fn verify(path: &Path, about: &Metadata, own: u32) -> io::Result<()> {
     // In a sticky directory, such as /tmp, only the owner of an entry can replace it, and each entry of the path is
     // checked. The mode of a link has no effect.
     let harmless = about.is_symlink() || about.is_dir() && about.mode() & STICKY != 0;
-    if writable == 0 || harmless || read_only() {
+    if writable == 0 || harmless {
         return Ok(());
     }
     let mode = about.mode() & 0o7777;
