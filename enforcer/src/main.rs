@@ -1,7 +1,6 @@
 //! Entry point of `bailiff-enforcer`: parses the flags, runs the command and returns the exit code.
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -13,11 +12,8 @@ use bailiff_enforcer::privileged;
 use bailiff_enforcer::settings::Settings;
 use bailiff_engine::policy;
 use bailiff_exposition::terminal::Colors;
-use bailiff_lifecycle::capabilities::{self, Capability};
 use bailiff_lifecycle::exit::{self, Exit, Stop, parse};
 use bailiff_lifecycle::{logs, signals};
-use bailiff_proc::Proc;
-use rustix::thread::clear_ambient_capability_set;
 
 const PROGRAM: &str = env!("CARGO_PKG_NAME");
 
@@ -58,9 +54,7 @@ fn run(flags: Run) -> Result<(), Stop> {
     let settings = Settings::try_from(flags).map_err(Stop::Usage)?;
     logs::start(settings.logs);
     exit::end_on_panic();
-    let child = privileged::start(&settings.executor).context("cannot start the privileged process")?;
-    drop_capabilities(&settings.executor.procfs)?;
-    privileged::exit_with(child);
+    privileged::separate(&settings.executor)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -71,26 +65,4 @@ fn run(flags: Run) -> Result<(), Stop> {
     outcome.unwrap_or_else(|| {
         Err(anyhow::anyhow!("interrupted by a second signal before the shutdown was complete").into())
     })
-}
-
-/// Drops the capabilities, which the privileged process keeps. Root keeps them, because dropping them would not confine
-/// it. With `hidepid`, `CAP_SYS_PTRACE` is needed to see other users' processes.
-fn drop_capabilities(procfs: &Path) -> Result<(), Stop> {
-    // Child processes (programs of rules, MPS commands) must not inherit capabilities.
-    clear_ambient_capability_set().context("cannot clear the ambient capabilities")?;
-    if rustix::process::geteuid().is_root() {
-        return Ok(());
-    }
-    let sees_others = || {
-        let sees = Proc::open(procfs).is_ok_and(|proc| proc.stat(1).is_ok());
-        if !sees {
-            tracing::warn!(
-                "/proc hides the processes of other users (hidepid), so the daemon keeps CAP_SYS_PTRACE"
-            );
-        }
-        sees
-    };
-    capabilities::drop_unless_needed(&[Capability::CAP_SYS_PTRACE], sees_others)
-        .context("cannot drop capabilities")?;
-    Ok(())
 }

@@ -57,7 +57,7 @@ LEASE_AGENT_ACTIONS Counter One "bailiff_lease_agent_actions_total" ["action res
     "Actions of this node's lease agent, by action and result."
     "Actions: reap_dead (release a lease whose holder exited), reap_late (release a lease that was not renewed and whose host has no agent), clear_quarantine (clear the quarantine of a GPU that is not used any more), free_orphaned (free a GPU abandoned by a client of GPU.py), put_back_lost (return a GPU that is recorded neither as idle nor as taken). Results: freed, withheld (a process uses one of the GPUs), changed (the state changed meanwhile, so nothing was done), failed. Absent before the first action.";
 LEASE_AGENT_GPUS Gauge One "bailiff_lease_agent_gpus" ["judgement"]
-    "GPUs held by clients of GPU.py, or recorded neither as idle nor as taken, by the agent's judgement."
+    "GPUs held by clients of GPU.py, or recorded neither as idle nor as taken. The label is the agent's judgement."
     "Judgements: keep, suspect (appears abandoned, but not for long enough), orphaned, lost. Absent while the pool does not respond.";
 POLICY_INFO Info One "bailiff_policy_info" ["sha256"]
     "SHA-256 of the rules file in force.";

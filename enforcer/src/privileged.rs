@@ -3,7 +3,7 @@
     reason = "starts this program again, as the privileged process, and signals"
 )]
 //! The privileged process: a child that keeps the capabilities which the daemon drops when it starts. It reads what the
-//! kernel denies to the daemon ([`Reader`]), sends the daemon's signals after checks of its own, and
+//! kernel denies to the daemon ([`bailiff_proc::denied`]), sends the daemon's signals after checks of its own, and
 //! continues stopped processes if the daemon dies.
 
 use std::io;
@@ -14,15 +14,19 @@ use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use bailiff_engine::guard::{self, Root, Traits};
 use bailiff_engine::process::Devices;
-use bailiff_lifecycle::exit;
+use bailiff_lifecycle::capabilities::{self, Capability};
+use bailiff_lifecycle::{exit, file};
 use bailiff_proc::channel::{self, Channel, Service};
+use bailiff_proc::denied::{self, Read};
 use bailiff_proc::{Pidfd, Proc, Reader};
 use bailiff_snapshot::ProcessKey;
 use nix::sys::signal::{SigSet, Signal as Blocked};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use rustix::thread::clear_ambient_capability_set;
 use serde::{Deserialize, Serialize};
 
 use crate::actions::{ExecutorSettings, continue_stopped};
@@ -35,8 +39,12 @@ pub const COMMAND: &str = "privileged-process";
 /// Bit numbers of capabilities (`linux/capability.h`).
 const CAP_KILL: u32 = 5;
 const CAP_SYS_PTRACE: u32 = 19;
-/// Time limit of a request: the processes' files are read before a signal.
+/// Time limit of a signal. A pause waits for signals that are being sent.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit of other requests. Holders can have many open files, which are all examined.
+const LONG_PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit of reading a path below a process's root, which can lead to a file system that does not respond.
+const ROOT_PATIENCE: Duration = Duration::from_millis(500);
 /// Time after which stopped processes are continued even if the daemon is alive.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -84,11 +92,24 @@ pub(crate) enum SignalError {
     Refused(String),
 }
 
-/// Starts the privileged process. Call it before the capabilities are dropped and other threads are started.
+/// Starts the privileged process, then drops this program's capabilities. Call it before other threads are started,
+/// because capabilities are per thread.
 ///
 /// # Errors
-/// If the process cannot be started.
-pub fn start(settings: &ExecutorSettings) -> io::Result<Child> {
+/// If the process cannot be started, or the kernel refuses.
+pub fn separate(settings: &ExecutorSettings) -> Result<()> {
+    let mut child = start(settings).context("cannot start the privileged process")?;
+    drop_capabilities(&settings.procfs).context("cannot drop capabilities")?;
+    std::thread::spawn(move || {
+        let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        // This program cannot start another one with capabilities.
+        tracing::error!(status, "the privileged process has exited, so the enforcer ends");
+        std::process::exit(1);
+    });
+    Ok(())
+}
+
+fn start(settings: &ExecutorSettings) -> io::Result<Child> {
     let ((signals, theirs), (reads, their_reads)) = (Channel::pair()?, Channel::pair()?);
     // `/proc/self/exe` is this program, even after an upgrade has replaced the file.
     let child = Command::new("/proc/self/exe")
@@ -107,13 +128,22 @@ pub fn start(settings: &ExecutorSettings) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Exits when the privileged process has exited, because this program cannot start another one with capabilities.
-pub fn exit_with(mut child: Child) {
-    std::thread::spawn(move || {
-        let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-        tracing::error!(status, "the privileged process has exited, so the enforcer ends");
-        std::process::exit(1);
-    });
+/// Drops the capabilities. Root keeps them, because dropping them would not confine it. With `hidepid`,
+/// `CAP_SYS_PTRACE` is needed to see other users' processes.
+fn drop_capabilities(procfs: &Path) -> Result<()> {
+    // Child processes (programs of rules, MPS commands) must not inherit capabilities.
+    clear_ambient_capability_set()?;
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let sees_others = || Proc::open(procfs).is_ok_and(|proc| proc.stat(1).is_ok());
+    capabilities::drop_unless_needed(&[Capability::CAP_SYS_PTRACE], sees_others)?;
+    if has(CAP_SYS_PTRACE) {
+        tracing::warn!(
+            "/proc hides the processes of other users (hidepid), so the daemon keeps CAP_SYS_PTRACE"
+        );
+    }
+    Ok(())
 }
 
 /// Returns whether processes of other users can be signalled.
@@ -155,7 +185,8 @@ pub(crate) fn forget() {
 /// Sends a request; returns `None` if there is no privileged process.
 fn ask(request: &Request, process: Option<&Pidfd>) -> Result<Option<Answer>, Errno> {
     let Some(started) = STARTED.get() else { return Ok(None) };
-    let (answer, _) = started.signals.call(request, process.map(AsFd::as_fd), PATIENCE)?;
+    let patience = if process.is_some() { PATIENCE } else { LONG_PATIENCE };
+    let (answer, _) = started.signals.call(request, process.map(AsFd::as_fd), patience)?;
     Ok(Some(answer))
 }
 
@@ -187,7 +218,7 @@ pub fn run(procfs: &Path, devices: String) -> io::Result<()> {
     exit::end_on_panic();
     std::thread::Builder::new().name("reads".to_owned()).spawn(|| {
         // After an error, no read would be answered, so the daemon must exit too.
-        if channel::serve(io::stdout(), &mut Reader).is_err() {
+        if channel::serve(io::stdout(), &mut Reads).is_err() {
             std::process::exit(1);
         }
     })?;
@@ -211,6 +242,24 @@ fn ancestors(pid: u32) -> Vec<u32> {
     std::iter::successors(Some(pid), |pid| Some(proc.stat(*pid).ok()?.ppid))
         .take_while(|pid| *pid > 0)
         .collect()
+}
+
+/// Reads for the daemon. A path that hangs does not delay other reads.
+struct Reads;
+
+impl Service for Reads {
+    type Request = Read;
+    type Answer = denied::Answer;
+
+    fn answer(&mut self, request: channel::Request<Read>) -> (denied::Answer, Option<OwnedFd>) {
+        if !request.content.follows_path() {
+            return Reader.answer(request);
+        }
+        // The path is only a key: while one read hangs, no further one is started.
+        let key = Path::new("the root of a process");
+        let read = file::within(key, ROOT_PATIENCE, move |_| Ok(Reader.answer(request)));
+        read.unwrap_or_else(|_| (denied::Answer::Error(Errno::TIMEDOUT.raw_os_error()), None))
+    }
 }
 
 /// The state of the privileged process.

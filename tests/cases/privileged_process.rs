@@ -17,6 +17,7 @@ use std::time::Duration;
 use bailiff_proc::Pidfd;
 use bailiff_proc::channel::Channel;
 use end_to_end::enforcer::{self, Enforcer};
+use end_to_end::hung::Hung;
 use end_to_end::node::Node;
 use end_to_end::programs;
 use end_to_end::tenant::{self, Tenant};
@@ -267,6 +268,27 @@ fn only_freezers_of_cgroups_are_written() {
     (privileged.signals, privileged.reads) = (signals, reads);
     assert!(privileged.child.wait().unwrap().success());
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+}
+
+#[test]
+fn path_that_hangs_delays_no_other_read() {
+    let node = Node::new(RULES);
+    let hung = Hung::at(node.home.path().join("hung"));
+    let mut command = Command::new("sleep");
+    command.arg("infinity");
+    let mut process = hung.in_namespace(&command).spawn().unwrap();
+    until("the file system is mounted", || {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", process.id())).ok()?;
+        (comm == "sleep\n").then_some(())
+    });
+    let privileged = Privileged::start(&node);
+    let directory = File::open(format!("/proc/{}", process.id())).unwrap();
+    let path = format!("root{}", hung.path("file").display());
+    let late = json!({"Error": rustix::io::Errno::TIMEDOUT.raw_os_error()});
+    assert_eq!(privileged.read(&json!({"Attributes": path}), directory.as_fd()), late);
+    assert_eq!(privileged.read(&json!("Descriptors"), directory.as_fd()), "File");
+    process.kill().unwrap();
+    process.wait().unwrap();
 }
 
 #[test]

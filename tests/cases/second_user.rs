@@ -16,6 +16,7 @@ use std::process::Command;
 use end_to_end::enforcer;
 use end_to_end::home::Home;
 use end_to_end::node::Node;
+use end_to_end::programs;
 use end_to_end::tenant::Tenant;
 use end_to_end::wait::until;
 
@@ -120,6 +121,12 @@ fn rules_that_another_user_can_change_are_refused() {
     let printed = refusal(&home);
     assert!(printed.contains(&text), "{printed}");
     drop(home.enforcer(&["--no-strict-permissions"]));
+    // As in the unit: the daemon sees the directory read-only, but other users do not.
+    let read_only = "mount --bind \"$0\" \"$0\" && mount -o remount,ro,bind \"$0\" && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", read_only]).arg(home.path()).arg(programs::enforcer());
+    let output = command.args(enforcer::arguments(&home)).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains(&text));
     chmod(&home.rules(), 0o644);
     chown(home.path(), Some(UID), None).unwrap();
     let printed = refusal(&home);

@@ -20,7 +20,7 @@ use crate::poll::readable;
 /// Maximum size of a message. Longer answers are passed as files.
 const LONGEST: usize = 160 << 10;
 /// Time for which the client waits after the deadline for the answer to a request that was executed just in time.
-const MARGIN: Duration = Duration::from_millis(100);
+const MARGIN: Duration = Duration::from_millis(20);
 
 /// Connection to a helper process. Requests are sent one at a time.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
 
-/// Time limit of a read. A process can make the kernel block while its files are opened.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit of a read. A process can have a million open files, and can make the kernel block while they are opened.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The helper that reads for this program, if there is one.
 static HELPER: OnceLock<Channel> = OnceLock::new();
@@ -62,6 +62,13 @@ pub enum Read {
     Attributes(String),
     /// Reads the links of all descriptors.
     Descriptors,
+}
+
+impl Read {
+    /// Returns whether a path is followed that the process chose.
+    pub fn follows_path(&self) -> bool {
+        matches!(self, Self::Attributes(name) if name.contains("root/"))
+    }
 }
 
 /// Answer to a [`Read`].

@@ -3,7 +3,7 @@
 
 pub mod channel;
 pub mod clock;
-mod denied;
+pub mod denied;
 mod directory;
 mod pidfd;
 mod poll;

@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use bailiff_snapshot::State;
 
 use super::*;
+use crate::actions::continue_stopped;
+use crate::audit::HeldStill;
 use bailiff_engine::verdict::Outcome;
 
 const LONG: Duration = Duration::from_secs(40);
@@ -132,6 +134,13 @@ ctypes.CDLL(None).pthread_exit(None)";
     assert!(holder.lives(), "its other thread does");
     let threads = || proc_table().threads(holder.pid()).unwrap();
     until("a thread that has come to rest", || (threads() == [State::Zombie, State::Sleeping]).then_some(()));
+    // If the enforcer dies after it stopped the process, the process is continued.
+    let pidfd = bailiff_proc::Pidfd::open(holder.pid()).unwrap().unwrap();
+    assert_eq!(pidfd.send(rustix::process::Signal::STOP), Ok(true));
+    until("a stopped thread", || threads().contains(&State::Stopped).then_some(()));
+    let still = HeldStill { processes: vec![holder.key()], freezer: None };
+    assert_eq!(continue_stopped(&still), 1);
+    until("a continued thread", || (!threads().contains(&State::Stopped)).then_some(()));
     let mut machine = Machine::with(&[holder.key()]);
     let report = home.executor().act(terminate(of_process(&holder), LONG), &mut machine);
     assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);
