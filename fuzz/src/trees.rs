@@ -84,7 +84,7 @@ fn verdicts(policy: &Arc<Policy>, lines: &[u8]) -> Vec<(Arc<View>, Vec<Verdict>)
         before = Some(view);
     }
     let saved = serde_json::to_vec(&engine.saved()).expect("the state has a JSON form");
-    let saved = serde_json::from_slice(&saved).expect("the state that was written is read");
+    let saved = serde_json::from_slice(&saved).expect("the saved state can be read back");
     Engine::new(Arc::clone(policy), Mode::Enforce).restore(saved, Now::default());
     all
 }
