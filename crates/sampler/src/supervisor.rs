@@ -34,7 +34,8 @@ pub struct Supervisor {
     hung: BTreeMap<u32, Pause>,
     /// Set while the driver cannot be opened, or after a worker died.
     down: Option<(Fault, Pause)>,
-    /// Set after reading `/proc` hung: workers then do not read command lines and environments.
+    /// Set when a worker hangs while it reads `/proc`. Later workers do not read command lines or environments until
+    /// a retry succeeds.
     plain: Option<Pause>,
     logged: Option<String>,
 }
@@ -195,7 +196,7 @@ impl Supervisor {
         worker.sample(&request, builder, self.settings.deadline)
     }
 
-    /// Returns the kind of worker to use. After reading `/proc` hung, command lines are read again once the
+    /// Returns the kind of worker to use. After a worker hung while reading `/proc`, command lines are read again once the
     /// pause is over and all hung workers have exited.
     fn asked(&self) -> Asked {
         let is_whole = self.worker.as_ref().is_some_and(|worker| worker.asked == Asked::Whole);

@@ -1,4 +1,4 @@
-//! Adds to the quota files what the driver, `/proc` and the previous snapshot show.
+//! Completes the quotas read from the quota files with data from the driver, `/proc` and the previous snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
