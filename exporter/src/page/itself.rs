@@ -1,4 +1,4 @@
-//! Metrics of sampling (sources, gaps, versions), and the tail: what changes between snapshots.
+//! Metrics of sampling (sources, gaps, versions), and the tail of the page: values at the time of a request.
 
 use std::time::Duration;
 
