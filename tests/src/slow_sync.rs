@@ -13,8 +13,8 @@ pub struct SlowSync {
 }
 
 impl SlowSync {
-    /// Compiles the library, without a delay yet. The library and the file with the delay are in
-    /// this directory.
+    /// Compiles the library into `directory`. The file with the delay is in the same directory;
+    /// until [`Self::set`] writes it, syncs are not delayed.
     ///
     /// # Panics
     /// If the library cannot be compiled.

@@ -1,5 +1,6 @@
-//! Format of the snapshot stream, version 1: one JSON object per line. Fields and words may be added within a
-//! version. A reader ignores unknown fields, keeps unknown words as [`Word::Other`], and refuses other versions.
+//! Format of the snapshot stream, version 1: one JSON object per line. Fields and enum values may be added
+//! within a version. A reader ignores unknown fields, keeps unknown enum values as [`Word::Other`], and refuses other
+//! versions.
 
 mod of;
 

@@ -259,8 +259,8 @@ fn leaves(condition: Option<&Condition>, target: &Target, view: &View) -> Vec<As
     condition.map(|condition| Leaves { target, view }.of(condition)).unwrap_or_default()
 }
 
-/// Returns the member that makes an entry of `protect` or `except` exempt its target, with the deciding
-/// comparisons.
+/// Returns the process because of which an entry of `protect` or `except` exempts, or may exempt, the target,
+/// with the comparisons for that process. Without such a process, returns all comparisons of the entry.
 fn exemption(entry: &Condition, target: &Target, view: &View) -> (Option<String>, Vec<Asked>) {
     match protection::decisive(entry, target, view) {
         Some((member, asked)) => (Some(member), asked),
