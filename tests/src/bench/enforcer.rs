@@ -7,16 +7,18 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bailiff_proc::Pidfd;
+use bailiff_proc::clock::Deadline;
 use bailiff_snapshot::{Place, stat, wire};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use snapshot_fixtures::stream as fixtures;
 use tempfile::TempDir;
 
 use crate::programs;
-use crate::wait::until;
+use crate::wait::{LONG, until};
 
 /// Uid of user nobody. It is used because root's processes are protected.
 const NOBODY_UID: u32 = 65534;
@@ -32,8 +34,10 @@ pub struct EvalContext {
     seq: u64,
 }
 
+/// A process that holds a GPU. It is not a child of this process, because the enforcer exempts descendants of the process
+/// that listens on the stream's socket.
 struct Holder {
-    child: Child,
+    pidfd: Pidfd,
     process: wire::Process,
 }
 
@@ -91,8 +95,7 @@ impl EvalContext {
             self.metric("bailiff_hold_active{hold=\"state\"}").filter(|held| *held == 0.0)
         });
         let began = self.send(1);
-        let victim = &mut self.holders[0].child;
-        victim.wait().expect("our own child");
+        self.holders[0].wait();
         let took = began.elapsed();
         self.holders.remove(0);
         // The holder's memory is released, so that the next holder can be terminated.
@@ -110,11 +113,10 @@ impl EvalContext {
     /// # Panics
     /// If the holder does not exit.
     pub fn end_without(&mut self) -> Duration {
-        let mut victim = self.holders.pop().expect("a holder is left").child;
+        let victim = self.holders.pop().expect("a holder is left");
         let began = Instant::now();
-        let pid = Pid::from_child(&victim);
-        kill_process(pid, Signal::TERM).expect("our own child");
-        victim.wait().expect("our own child");
+        victim.pidfd.send(Signal::TERM).expect("a signal can be sent");
+        victim.wait();
         began.elapsed()
     }
 
@@ -179,21 +181,32 @@ impl Drop for EvalContext {
     fn drop(&mut self) {
         let _ = self.enforcer.kill();
         let _ = self.enforcer.wait();
-        for holder in &mut self.holders {
-            let _ = holder.child.kill();
-            let _ = holder.child.wait();
-        }
     }
 }
 
 impl Holder {
     fn start(directory: &TempDir) -> Self {
         let device = File::open(directory.path().join("nvidia0")).expect("the stand-in for a device");
-        let mut command = Command::new("sleep");
-        command.arg("infinity").stdin(device).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.uid(NOBODY_UID).gid(NOBODY_UID).spawn().expect("sleep starts");
-        let process = until("what /proc says of it", || describe(child.id()));
-        Self { child, process }
+        let mut command = Command::new("sh");
+        // A background process of sh would have /dev/null as its standard input.
+        command.args(["-c", "exec 3<&0; sleep infinity <&3 >/dev/null 2>&1 & echo $!"]).stdin(device);
+        let output = command.uid(NOBODY_UID).gid(NOBODY_UID).output().expect("sh starts");
+        let pid = String::from_utf8_lossy(&output.stdout).trim().parse().expect("a pid");
+        let pidfd = Pidfd::open(pid).expect("a pidfd").expect("sleep runs");
+        let process = until("what /proc says of it", || describe(pid));
+        Self { pidfd, process }
+    }
+
+    /// Waits until the process has exited.
+    fn wait(&self) {
+        let exited = self.pidfd.exited_by(Some(Deadline::after(LONG)));
+        assert_eq!(exited, Ok(true), "the process is terminated");
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.pidfd.send(Signal::KILL);
     }
 }
 
