@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check quota man packages packages-test golden screenshots bench fuzz soak hardware
+.PHONY: help demo test test-fast test-slurm check quota man packages packages-test golden screenshots bench fuzz soak hardware
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -16,9 +16,14 @@ demo: ## a demo of one minute, with or without a GPU; STAY=1 keeps it running un
 	@target/debug/demo $(if $(STAY),--stay)
 
 test: check quota ## run all checks and tests
-	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium shells
+	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium shells slurm
 	cargo build --workspace
 	cargo nextest run --workspace
+
+test-slurm: ## tests with a real Slurm cluster, as root
+	@$(SETUP) compiler nextest slurm
+	cargo build --workspace
+	cargo nextest run --workspace -E 'test(/^slurm::/)'
 
 test-fast: ## tests without root, network and browser: three minutes once built
 	@$(SETUP) compiler nextest redis

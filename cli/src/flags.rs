@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::lease::examples;
 use crate::lease::flags::Lease;
-use crate::{completions, doctor, gpuget, idle_timeout, info, mps, run};
+use crate::{completions, doctor, gpuget, idle_timeout, info, mps, run, slurm};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,6 +51,9 @@ pub(crate) enum Command {
     /// Start, stop and inspect NVIDIA MPS daemons
     #[command(subcommand, after_help = mps::flags::EXAMPLES)]
     Mps(mps::flags::Mps),
+    /// Check and clean GPUs around Slurm jobs
+    #[command(subcommand, after_help = slurm::flags::EXAMPLES)]
+    Slurm(Box<slurm::flags::Slurm>),
     /// Print the completion script of a shell
     Completions(completions::Completions),
     /// Manage a GPU pool with the flags of GPUGET's GPU.py

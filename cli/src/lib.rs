@@ -16,6 +16,7 @@ mod process_tree;
 mod python;
 mod run;
 mod screen;
+mod slurm;
 mod stream;
 mod visible;
 
@@ -64,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Mps(command) => mps::mps(&command),
         Command::Lease(command) => lease::commands::lease(&command),
         Command::Run(flags) => run::run(&flags),
+        Command::Slurm(command) => slurm::slurm(&command),
         Command::Completions(flags) => completions::completions(&flags, &Flags::command()),
     };
     outcome.unwrap_or_else(exit::Failure::report)

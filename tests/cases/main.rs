@@ -44,6 +44,7 @@ mod restart;
 mod run;
 mod run_lifecycle;
 mod second_user;
+mod slurm;
 mod status_page;
 mod structure;
 mod stuck_holders;

@@ -35,6 +35,7 @@ pub mod prometheus;
 pub mod redis;
 pub mod showcase;
 pub mod slow_sync;
+pub mod slurm;
 pub mod tenant;
 pub mod terminal;
 pub mod ticks;

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bailiff_exposition::terminal::Colors;
-use check::{Check, State};
+pub(crate) use check::{Check, State};
 use clap::Args;
 use serde_json::json;
 
@@ -27,12 +27,16 @@ use crate::screen;
 
 /// Runs all checks and prints their results.
 pub(crate) fn doctor(flags: &Doctor) -> Result<ExitCode, Failure> {
-    let checks = checks(flags);
+    report(&checks(flags), flags.json)
+}
+
+/// Prints the results of checks, and fails if one of them failed.
+pub(crate) fn report(checks: &[Check], json: bool) -> Result<ExitCode, Failure> {
     let failed = checks.iter().filter(|check| check.state == State::Fail).count();
-    let text = if flags.json {
+    let text = if json {
         format!("{}\n", json!({"ok": failed == 0, "checks": checks}))
     } else {
-        text(&checks, failed)
+        text(checks, failed)
     };
     print_stdout(&text)?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

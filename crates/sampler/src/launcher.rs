@@ -87,9 +87,18 @@ impl Launcher {
     /// # Errors
     /// If no process can be started, or a path is not UTF-8.
     pub fn start(settings: &SamplerSettings) -> io::Result<Self> {
+        Self::start_with(settings, Stdio::inherit())
+    }
+
+    /// Like [`Launcher::start`], with another standard error for the launcher and its workers.
+    ///
+    /// # Errors
+    /// As for [`Launcher::start`].
+    pub fn start_with(settings: &SamplerSettings, stderr: Stdio) -> io::Result<Self> {
         let (ours, theirs) = pair(SocketType::SEQPACKET)?;
         let settings = serde_json::to_string(settings)?;
-        let process = role(LAUNCHER_ROLE).arg(settings).stdin(theirs).stdout(Stdio::null()).spawn()?;
+        let process =
+            role(LAUNCHER_ROLE).arg(settings).stdin(theirs).stdout(Stdio::null()).stderr(stderr).spawn()?;
         Ok(Self { socket: ours, _process: process })
     }
 

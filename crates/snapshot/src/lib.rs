@@ -21,6 +21,7 @@ pub mod quota;
 mod reading;
 pub mod redact;
 pub mod sample;
+pub mod slurm;
 pub mod snapshot;
 pub mod source;
 pub mod stat;

@@ -300,7 +300,7 @@ fn is_slurm_root(part: &str) -> bool {
 
 /// Returns whether a directory is named by a SLUID: `s` and 13 digits of Crockford's base 32. Slurm 26.05
 /// uses SLUIDs unless `CgroupJobIdPaths=yes` (release notes of 26.05; guilbaults/slurm-job-exporter#66).
-fn is_sluid(part: &str) -> bool {
+pub(crate) fn is_sluid(part: &str) -> bool {
     part.len() == 14
         && part.starts_with('s')
         && part.bytes().skip(1).all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())

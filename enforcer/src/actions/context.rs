@@ -155,7 +155,8 @@ impl<'a> ActionContext<'a> {
             }
             Some(Permission::Granted) | None => Err(Refusal {
                 outcome: Outcome::Cancelled,
-                why: "the action did not start within one sampling interval after a snapshot confirmed it".to_owned(),
+                why: "the action did not start within one sampling interval after a snapshot confirmed it"
+                    .to_owned(),
             }),
         }
     }

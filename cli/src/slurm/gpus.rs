@@ -1,0 +1,371 @@
+//! What is on GPUs: processes that the driver lists, processes that have a device file open, and memory that no process
+//! accounts for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use bailiff_exposition::human::Bytes;
+use bailiff_exposition::terminal::line;
+use bailiff_proc::Proc;
+use bailiff_sampler::{Launcher, SamplerSettings, Supervisor, device_processes};
+use bailiff_snapshot::unlisted::is_service;
+use bailiff_snapshot::{
+    DeviceProcess, Fault, Gpu, Holder, PidNamespace, Place, ProcessId, ProcessKey, Snapshot, Source,
+};
+use serde::Serialize;
+
+use super::job::Job;
+use crate::args::Machine;
+
+/// First uid of regular users.
+const FIRST_USER: u32 = 1000;
+/// Maximum deadline of the driver's calls in one sample, and time limit of the scan for open device files.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Something on a GPU that keeps it from being clean.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    /// Position of the GPU in gres.conf.
+    pub(super) gpu: usize,
+    /// Memory in bytes; `None` if it is unknown.
+    pub(super) bytes: Option<u64>,
+    /// The process; `None` for memory that no visible process holds.
+    pub(super) process: Option<Found>,
+}
+
+/// A process in a [`Finding`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Found {
+    pub(super) pid: u32,
+    /// Start time; `None` if `/proc` does not show the process.
+    #[serde(skip)]
+    pub(super) key: Option<ProcessKey>,
+    pub(super) comm: Option<String>,
+    pub(super) uid: Option<u32>,
+    pub(super) user: Option<String>,
+    /// Job according to its cgroup.
+    pub(super) job: Option<String>,
+    /// Whether the driver lists the process, or it only has the device file open.
+    pub(super) listed: bool,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "gpu {}: ", self.gpu)?;
+        let Some(process) = &self.process else {
+            let bytes = Bytes(self.bytes.unwrap_or_default().into());
+            return write!(out, "{bytes} in use, but held by no visible process");
+        };
+        match self.bytes {
+            Some(bytes) => write!(out, "{} held by ", Bytes(bytes.into()))?,
+            None if process.listed => out.write_str("memory held by ")?,
+            None => out.write_str("device file open in ")?,
+        }
+        write!(out, "pid {} ({process})", process.pid)
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.user.clone().or_else(|| self.uid.map(|uid| format!("uid {uid}")));
+        let job = self.job.as_ref().map(|job| format!("job {job}"));
+        let known: Vec<String> = [user, self.comm.as_deref().map(line), job].into_iter().flatten().collect();
+        let text = if known.is_empty() { "not visible in /proc".to_owned() } else { known.join(", ") };
+        out.write_str(&text)
+    }
+}
+
+bailiff_snapshot::label_values! {
+/// Result of a hook.
+pub enum Verdict {
+    /// Nothing is on the GPUs.
+    Clean = "clean",
+    /// Something is on the GPUs.
+    NotClean = "not_clean",
+    /// The GPUs could not be read.
+    Unknown = "unknown",
+    /// The job has no GPUs.
+    NoGpus = "no_gpus",
+    /// The settings file is invalid.
+    InvalidConfig = "invalid_config",
+}
+}
+
+/// The GPUs to inspect.
+#[derive(Debug, Default)]
+pub(super) struct Scope {
+    /// Minor number of each GPU, by its position in gres.conf.
+    pub(super) gpus: BTreeMap<usize, u32>,
+    /// Positions of GPUs that another job also uses: only processes of this job count there.
+    pub(super) shared: BTreeSet<usize>,
+    /// The hook's job.
+    pub(super) job: Option<Job>,
+    /// Jobs whose processes may use the GPUs.
+    pub(super) running: BTreeSet<String>,
+}
+
+/// What was found on the GPUs at one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Inspection {
+    pub(super) findings: Vec<Finding>,
+    /// What could not be read.
+    pub(super) unknown: Vec<String>,
+    /// UUID of each GPU by its minor number.
+    #[serde(skip)]
+    pub(super) uuids: BTreeMap<u32, String>,
+}
+
+/// Reads the GPUs, in a worker process that may hang.
+pub(super) struct Inspector {
+    supervisor: Supervisor,
+    procfs: PathBuf,
+    tolerance: u64,
+    seq: u64,
+}
+
+impl Inspector {
+    /// Starts the worker's launcher. Opening the driver may take `patience`.
+    pub(super) fn start(machine: &Machine, tolerance: u64, patience: Duration) -> io::Result<Self> {
+        let settings = SamplerSettings {
+            nvml_library: machine.nvml_library.clone(),
+            procfs: machine.procfs.clone(),
+            deadline: DEADLINE,
+            open_deadline: patience.max(DEADLINE),
+            ..SamplerSettings::default()
+        };
+        // slurmd waits until nobody has the hook's output open, but a hung worker cannot be ended.
+        let launcher = Launcher::start_with(&settings, Stdio::null())?;
+        let supervisor = Supervisor::new(launcher, settings);
+        Ok(Self { supervisor, procfs: machine.procfs.clone(), tolerance, seq: 0 })
+    }
+
+    /// Reads the GPUs of this scope.
+    pub(super) fn inspect(&mut self, scope: &Scope) -> Inspection {
+        let Some(snapshot) = self.snapshot() else {
+            return Inspection::unknown("the helper process that reads the driver has exited");
+        };
+        if let Some(fault) = Source::Nvml.fault(&snapshot.sources) {
+            let message = self.supervisor.words().map(line).unwrap_or_default();
+            return Inspection::unknown(
+                format!("the driver cannot be read: {} {message}", fault.name()).trim_end(),
+            );
+        }
+        let reader = Reader {
+            snapshot: &snapshot,
+            scope,
+            tolerance: self.tolerance,
+            proc: Proc::open(&self.procfs).ok(),
+        };
+        let mut inspection = reader.listed();
+        match device_processes(&self.procfs, DEADLINE) {
+            Some(scan) => {
+                if scan.unreadable > 0 {
+                    inspection
+                        .unknown
+                        .push(format!("open files of {} processes cannot be read", scan.unreadable));
+                }
+                reader.add_unlisted(&scan.processes, &mut inspection);
+            }
+            None => inspection.unknown.push("/proc cannot be read".to_owned()),
+        }
+        inspection
+    }
+
+    fn snapshot(&mut self) -> Option<Snapshot> {
+        loop {
+            self.seq += 1;
+            let sample = self.supervisor.sample(self.seq)?;
+            let snapshot = Snapshot::between(None, sample);
+            if Source::Nvml.fault(&snapshot.sources) != Some(Fault::Starting) {
+                return Some(snapshot);
+            }
+        }
+    }
+}
+
+impl Inspection {
+    /// Returns whether the GPUs are clean, as far as they could be read.
+    pub(super) fn verdict(&self) -> Verdict {
+        match (self.findings.is_empty(), self.unknown.is_empty()) {
+            (true, true) => Verdict::Clean,
+            (false, _) => Verdict::NotClean,
+            (true, false) => Verdict::Unknown,
+        }
+    }
+
+    /// Returns one line for each finding, and for each part that could not be read.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        let findings = self.findings.iter().map(|finding| format!("not clean: {finding}"));
+        findings.chain(self.unknown.iter().map(|why| format!("unknown: {why}")))
+    }
+
+    /// Returns an inspection that could read nothing.
+    pub(super) fn unknown(why: impl Into<String>) -> Self {
+        Self { unknown: vec![why.into()], ..Self::default() }
+    }
+}
+
+/// Finds processes in one snapshot.
+struct Reader<'a> {
+    snapshot: &'a Snapshot,
+    scope: &'a Scope,
+    tolerance: u64,
+    proc: Option<Proc>,
+}
+
+impl Reader<'_> {
+    /// Returns the processes that the driver lists, and memory that they do not account for.
+    fn listed(&self) -> Inspection {
+        let mut inspection = Inspection::default();
+        if self.snapshot.namespace != PidNamespace::Host {
+            inspection.unknown.push("this command does not run in the host's PID namespace".to_owned());
+        }
+        for (&position, &minor) in &self.scope.gpus {
+            let whole = self
+                .snapshot
+                .gpus
+                .iter()
+                .find(|gpu| gpu.about.mig.is_none() && gpu.about.minor == Some(minor));
+            let Some(gpu) = whole else {
+                inspection
+                    .unknown
+                    .push(format!("gpu {position}: the driver does not report /dev/nvidia{minor}"));
+                continue;
+            };
+            inspection.uuids.extend(gpu.about.id.iter().map(|id| (minor, id.0.clone())));
+            self.add_gpu(position, gpu, &mut inspection);
+        }
+        inspection
+    }
+
+    fn add_gpu(&self, position: usize, gpu: &Gpu, inspection: &mut Inspection) {
+        let instances = self.snapshot.gpus.iter().filter(|other| {
+            let parent = other.about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
+            parent.is_some() && parent == gpu.about.id.as_ref()
+        });
+        let parts: Vec<&Gpu> = std::iter::once(gpu).chain(instances).collect();
+        if let Some(fault) = parts.iter().find_map(|part| part.fault) {
+            inspection.unknown.push(format!("gpu {position}: cannot be read: {}", fault.name()));
+            return;
+        }
+        if !gpu.lists_processes() {
+            inspection.unknown.push(format!("gpu {position}: the driver's process list cannot be read"));
+        }
+        let holders = parts.iter().flat_map(|part| &part.holders);
+        let counts = |process: &Found| self.counts(position, process);
+        let found: Vec<(Found, Option<u64>)> = holders
+            .clone()
+            .filter(|holder| !is_display(self.snapshot, holder))
+            .map(|holder| (self.holder(holder), holder.memory))
+            .collect();
+        let before = inspection.findings.len();
+        let findings = found.into_iter().filter(|(process, _)| counts(process));
+        inspection.findings.extend(findings.map(|(process, bytes)| Finding {
+            gpu: position,
+            bytes,
+            process: Some(process),
+        }));
+        if inspection.findings.len() > before || self.scope.shared.contains(&position) {
+            return;
+        }
+        let held: u64 = holders.filter_map(|holder| holder.memory).sum();
+        match gpu
+            .memory
+            .and_then(|memory| memory.total.checked_sub(memory.free)?.checked_sub(memory.reserved?))
+        {
+            Some(used) if used.saturating_sub(held) > self.tolerance => {
+                inspection.findings.push(Finding { gpu: position, bytes: Some(used - held), process: None });
+            }
+            Some(_) => {}
+            None => inspection
+                .unknown
+                .push(format!("gpu {position}: the driver does not report its memory in use")),
+        }
+    }
+
+    fn holder(&self, holder: &Holder) -> Found {
+        let facts = self.snapshot.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
+        let key = match holder.process {
+            ProcessId::Live(key) => Some(key),
+            ProcessId::Unconfirmed { .. } => None,
+        };
+        Found {
+            pid: holder.process.pid(),
+            key,
+            comm: facts.map(|facts| facts.comm.clone()),
+            uid: facts.and_then(|facts| facts.uid),
+            user: facts.and_then(|facts| facts.user.clone()).or_else(|| self.user(facts?.uid?)),
+            job: facts.and_then(|facts| facts.place.slurm_job.clone()),
+            listed: true,
+        }
+    }
+
+    /// Adds processes that have the device file of a GPU open, without being listed for it.
+    fn add_unlisted(&self, processes: &[DeviceProcess], inspection: &mut Inspection) {
+        for (&position, &minor) in &self.scope.gpus {
+            for process in
+                processes.iter().filter(|process| process.minors.contains(&minor) && !is_service(process))
+            {
+                let is_listed = inspection.findings.iter().any(|finding| {
+                    finding.gpu == position
+                        && finding.process.as_ref().is_some_and(|listed| listed.pid == process.pid)
+                });
+                let found = self.device_process(process);
+                if !is_listed
+                    && !self.is_listed_elsewhere(process.pid, minor)
+                    && self.counts(position, &found)
+                {
+                    inspection.findings.push(Finding { gpu: position, bytes: None, process: Some(found) });
+                }
+            }
+        }
+    }
+
+    /// Returns whether the driver lists a process that does not count, such as a display server.
+    fn is_listed_elsewhere(&self, pid: u32, minor: u32) -> bool {
+        let gpu =
+            self.snapshot.gpus.iter().find(|gpu| gpu.about.mig.is_none() && gpu.about.minor == Some(minor));
+        gpu.is_some_and(|gpu| {
+            gpu.holders.iter().any(|holder| holder.process.pid() == pid && is_display(self.snapshot, holder))
+        })
+    }
+
+    fn device_process(&self, process: &DeviceProcess) -> Found {
+        let read = |proc: &Proc| proc.process(process.pid)?.cgroup();
+        let cgroup = self.proc.as_ref().and_then(|proc| read(proc).ok()).unwrap_or_default();
+        Found {
+            pid: process.pid,
+            key: process.start_ticks.map(|start_ticks| ProcessKey { pid: process.pid, start_ticks }),
+            comm: Some(process.comm.clone()),
+            uid: process.uid,
+            user: process.uid.and_then(|uid| self.user(uid)),
+            job: Place::parse(&String::from_utf8_lossy(&cgroup)).slurm_job,
+            listed: false,
+        }
+    }
+
+    /// Returns the name of a user, if it is the job's owner. The name service is not asked, because it may hang.
+    fn user(&self, uid: u32) -> Option<String> {
+        self.scope.job.as_ref().filter(|job| job.uid == uid)?.user.clone()
+    }
+
+    /// Returns whether a process on a GPU is a finding.
+    fn counts(&self, position: usize, process: &Found) -> bool {
+        let job = process.job.as_deref();
+        if self.scope.shared.contains(&position) {
+            return job.is_some_and(|job| self.scope.job.as_ref().is_some_and(|own| own.is_named(job)));
+        }
+        !job.is_some_and(|job| self.scope.running.contains(job))
+    }
+}
+
+/// Returns whether a process is a display server of the system, which uses a GPU as long as the node runs.
+fn is_display(snapshot: &Snapshot, holder: &Holder) -> bool {
+    let facts = snapshot.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
+    let is_system = facts.and_then(|facts| facts.uid).is_some_and(|uid| uid < FIRST_USER);
+    is_system && holder.kinds.letters() == "G"
+}

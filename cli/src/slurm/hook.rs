@@ -1,0 +1,252 @@
+//! `bailiff slurm prolog` and `epilog`.
+
+#![expect(clippy::disallowed_methods, reason = "waits between two checks, and removes a record")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bailiff_proc::Proc;
+use bailiff_proc::clock::{Deadline, since_boot};
+use bailiff_snapshot::millis;
+use bailiff_snapshot::slurm::{AllocatedGpu, JobRecord};
+use serde::Serialize;
+
+use super::config::{Config, Epilog, OnResult, Prolog};
+use super::flags::{Common, Hook};
+use super::gpus::{Inspection, Inspector, Scope, Verdict};
+use super::job::{Job, gpu_map, node_name};
+use super::leftovers::{self, Leftover};
+use super::state;
+use crate::exit::Failure;
+use crate::output::{print_message, print_stdout};
+
+/// Time between two checks of the GPUs.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Time limit of `slurmd -G`.
+const SLURMD: Duration = Duration::from_secs(5);
+
+/// The report of a hook.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    hook: &'static str,
+    job: &'a str,
+    verdict: Verdict,
+    #[serde(flatten)]
+    inspection: &'a Inspection,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    leftovers: Vec<Leftover>,
+    exit: u8,
+}
+
+/// Settings of a hook.
+struct Policy {
+    wait: Duration,
+    on_not_clean: OnResult,
+    on_unknown: OnResult,
+    /// Time between SIGTERM and SIGKILL for the job's processes; `None` to end none.
+    grace: Option<Duration>,
+}
+
+/// Runs the prolog of a job.
+pub(super) fn prolog(flags: &Hook) -> Result<ExitCode, Failure> {
+    let policy = |config: &Config| {
+        let Prolog { wait, on_not_clean, on_unknown } = config.prolog;
+        Policy { wait, on_not_clean, on_unknown, grace: None }
+    };
+    Run::of("prolog", &flags.common)?.run(flags, policy)
+}
+
+/// Runs the epilog of a job.
+pub(super) fn epilog(flags: &Hook) -> Result<ExitCode, Failure> {
+    let policy = |config: &Config| {
+        let Epilog { wait, end_leftovers, grace, on_not_clean, on_unknown } = config.epilog;
+        Policy { wait, on_not_clean, on_unknown, grace: end_leftovers.then_some(grace) }
+    };
+    Run::of("epilog", &flags.common)?.run(flags, policy)
+}
+
+/// One run of a hook.
+struct Run<'a> {
+    hook: &'static str,
+    job: Job,
+    node: String,
+    common: &'a Common,
+    started: Duration,
+}
+
+impl<'a> Run<'a> {
+    fn of(hook: &'static str, common: &'a Common) -> Result<Self, Failure> {
+        let started = since_boot();
+        Ok(Self { hook, job: Job::from_environment()?, node: node_name()?, common, started })
+    }
+
+    fn run(&self, flags: &Hook, policy: fn(&Config) -> Policy) -> Result<ExitCode, Failure> {
+        self.note(state::prepare(&self.common.state_dir));
+        let config = match Config::read(&self.common.config) {
+            Ok(config) => config,
+            // A typing error must not drain the whole cluster.
+            Err(why) => {
+                return self.finish(Verdict::InvalidConfig, (&Inspection::unknown(why), Vec::new()), 0);
+            }
+        };
+        let mut policy = policy(&config);
+        policy.wait = flags.wait.unwrap_or(policy.wait);
+        policy.on_unknown = flags.on_unknown.unwrap_or(policy.on_unknown);
+        if self.job.gpus.as_ref().is_some_and(Vec::is_empty) {
+            return self.finish(Verdict::NoGpus, (&Inspection::default(), Vec::new()), 0);
+        }
+        let gpus = self.gpus(&config);
+        let waited = gpus.clone().and_then(|gpus| self.wait(gpus, config.tolerance, &policy));
+        let (inspection, leftovers) = waited.unwrap_or_else(|why| (Inspection::unknown(why), Vec::new()));
+        let verdict = inspection.verdict();
+        let code = match verdict {
+            Verdict::NotClean if policy.on_not_clean == OnResult::Fail => 1,
+            Verdict::Unknown if policy.on_unknown == OnResult::Fail => 2,
+            _ => 0,
+        };
+        if self.hook == "epilog" {
+            self.note(self.forget());
+        } else if code == 0 {
+            self.note(self.save(gpus.ok(), &inspection));
+        }
+        self.finish(verdict, (&inspection, leftovers), code)
+    }
+
+    /// Prints an error of the state directory. It must not make the hook fail, because Slurm would drain the node.
+    fn note(&self, done: io::Result<()>) {
+        if let Err(error) = done {
+            print_message(format_args!("{}: {error}", self.common.state_dir.display()));
+        }
+    }
+
+    /// Returns the minor number of each of the job's GPUs, by its position.
+    fn gpus(&self, config: &Config) -> Result<BTreeMap<usize, u32>, String> {
+        let map = map(self.common, config, &self.node, SLURMD)?;
+        let positions = self.job.gpus.as_ref().ok_or("SLURM_JOB_GPUS is not a list of numbers")?;
+        let minor = |position: &usize| map.get(*position).map(|minor| (*position, *minor));
+        let gpus: Option<BTreeMap<usize, u32>> = positions.iter().map(minor).collect();
+        gpus.ok_or_else(|| {
+            format!("SLURM_JOB_GPUS names more GPUs than Slurm's list, which has {}", map.len())
+        })
+    }
+
+    /// Checks the GPUs until they are clean or the time limit is reached, and ends leftovers of the job once.
+    fn wait(
+        &self,
+        gpus: BTreeMap<usize, u32>,
+        tolerance: u64,
+        policy: &Policy,
+    ) -> Result<(Inspection, Vec<Leftover>), String> {
+        let deadline = Deadline::after(policy.wait);
+        let failed = |error: io::Error| error.to_string();
+        let records = state::records(&self.common.state_dir).map_err(failed)?;
+        let own = records.iter().find(|record| record.job == self.job.id);
+        let started = own.map(|record| Duration::from_millis(record.boot_ms));
+        let used = |record: &&JobRecord| record.job != self.job.id;
+        let elsewhere: BTreeSet<u32> = records
+            .iter()
+            .filter(used)
+            .flat_map(|record| record.gpus.iter().flatten().map(|gpu| gpu.minor))
+            .collect();
+        let shared = gpus
+            .iter()
+            .filter(|(_, minor)| elsewhere.contains(minor))
+            .map(|(position, _)| *position)
+            .collect();
+        let scope = Scope { gpus, shared, job: Some(self.job.clone()), running: BTreeSet::new() };
+        let mut inspector = Inspector::start(&self.common.machine, tolerance, policy.wait).map_err(failed)?;
+        let mut inspection = inspector.inspect(&scope);
+        if inspection.findings.is_empty() {
+            return Ok((inspection, Vec::new()));
+        }
+        // slurmd discards the output of a hook that it kills, so the findings are printed first.
+        self.print_findings(&inspection).map_err(failed)?;
+        let leftovers = policy.grace.map_or_else(Vec::new, |grace| {
+            leftovers::end(&inspection.findings, &self.job, started, grace.min(deadline.left()))
+        });
+        while !inspection.findings.is_empty() && !deadline.passed() {
+            std::thread::sleep(PAUSE.min(deadline.left()));
+            inspection = inspector.inspect(&scope);
+        }
+        Ok((inspection, leftovers))
+    }
+
+    fn print_findings(&self, inspection: &Inspection) -> io::Result<()> {
+        if self.common.json {
+            return Ok(());
+        }
+        let lines = inspection.findings.iter().map(|finding| self.line(&finding.to_string()));
+        print_stdout(&lines.collect::<String>()).map(drop)
+    }
+
+    fn line(&self, text: &str) -> String {
+        format!("bailiff {}: job {}: {text}\n", self.hook, self.job.id)
+    }
+
+    /// Counts the result, prints it, and returns the exit code.
+    fn finish(
+        &self,
+        verdict: Verdict,
+        (inspection, leftovers): (&Inspection, Vec<Leftover>),
+        code: u8,
+    ) -> Result<ExitCode, Failure> {
+        self.note(state::count(&self.common.state_dir, self.hook, verdict.name()));
+        let text = if self.common.json {
+            let job = self.job.id.as_ref();
+            let report = Report { hook: self.hook, job, verdict, inspection, leftovers, exit: code };
+            serde_json::to_string(&report).map_err(io::Error::from)? + "\n"
+        } else {
+            let leftovers = leftovers.iter().map(|leftover| match &leftover.why {
+                None => format!("ended pid {}", leftover.pid),
+                Some(why) => format!("did not end pid {}: {why}", leftover.pid),
+            });
+            leftovers.chain(inspection.lines()).map(|text| self.line(&text)).collect()
+        };
+        print_stdout(&text)?;
+        Ok(code.into())
+    }
+
+    /// Saves the job's GPUs for the exporter and the epilog.
+    fn save(&self, gpus: Option<BTreeMap<usize, u32>>, inspection: &Inspection) -> io::Result<()> {
+        let Some(boot_id) = Proc::own().ok().and_then(|proc| proc.boot_id()) else { return Ok(()) };
+        let allocated =
+            |(position, minor)| AllocatedGpu { position, minor, uuid: inspection.uuids.get(&minor).cloned() };
+        let record = JobRecord {
+            boot_id,
+            job: self.job.id.clone(),
+            sluid: self.job.sluid.clone(),
+            uid: self.job.uid,
+            node: self.node.clone(),
+            gpus: gpus.map(|gpus| gpus.into_iter().map(allocated).collect()),
+            boot_ms: millis(self.started),
+        };
+        state::write(&state::record_path(&self.common.state_dir, &self.job.id), &record)
+    }
+
+    /// Deletes the job's record.
+    fn forget(&self) -> io::Result<()> {
+        match fs::remove_file(state::record_path(&self.common.state_dir, &self.job.id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+}
+
+/// Returns the minor numbers of this node's GPUs in Slurm's order: from the flag, the settings file, or slurmd.
+pub(super) fn map(
+    common: &Common,
+    config: &Config,
+    node: &str,
+    deadline: Duration,
+) -> Result<Vec<u32>, String> {
+    match (&common.gpus, &config.gpus) {
+        (Some(files), _) => bailiff_snapshot::slurm::minors_of_files(files).ok_or_else(|| {
+            "--gpus: write device files in the order of gres.conf, such as /dev/nvidia[0-3]".to_owned()
+        }),
+        (None, Some(minors)) => Ok(minors.clone()),
+        (None, None) => gpu_map(&common.state_dir, node, deadline),
+    }
+}

@@ -1,0 +1,159 @@
+//! Ends processes that a finished job left on its GPUs. A process is signalled only if it provably belongs to the job.
+
+#![expect(clippy::disallowed_methods, reason = "signals processes of a finished job")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bailiff_lifecycle::file;
+use bailiff_proc::clock::Deadline;
+use bailiff_proc::{Pidfd, Proc, Process, ReadError};
+use bailiff_snapshot::{Place, ProcessKey, State};
+use rustix::process::Signal;
+use serde::Serialize;
+
+use super::gpus::Finding;
+use super::job::Job;
+
+/// Maximum wait for the exit of killed processes. A longer wait is left to the check of the GPUs.
+const AFTER_KILL: Duration = Duration::from_secs(2);
+/// Time limit for reading one process.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What happened to a process that the job left behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Leftover {
+    pub(super) pid: u32,
+    /// Whether the process was sent a signal and has exited.
+    pub(super) ended: bool,
+    /// Why it was not sent a signal, or has not exited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) why: Option<String>,
+}
+
+/// Ends the processes of the job among the findings, with SIGTERM, and with SIGKILL after `grace`.
+pub(super) fn end(
+    findings: &[Finding],
+    job: &Job,
+    started: Option<Duration>,
+    grace: Duration,
+) -> Vec<Leftover> {
+    let keys: BTreeMap<u32, Option<ProcessKey>> = findings
+        .iter()
+        .filter_map(|finding| finding.process.as_ref())
+        .map(|process| (process.pid, process.key))
+        .collect();
+    let rule = Arc::new(Rule { job: job.clone(), started });
+    let (mut held, mut results) = (Vec::new(), Vec::new());
+    for (pid, key) in keys {
+        let rule = Arc::clone(&rule);
+        // Its owner can make the read of a process's environment hang.
+        let path = format!("/proc/{pid}");
+        let checked = file::within(Path::new(&path), PATIENCE, move |_| Ok(rule.hold(key)));
+        match checked.unwrap_or_else(|error| Err(format!("it cannot be read: {error}"))) {
+            Ok(pidfd) => held.push((pid, pidfd)),
+            Err(why) => results.push(Leftover { pid, ended: false, why: Some(why) }),
+        }
+    }
+    send(&held, Signal::TERM, grace);
+    held.retain(|(pid, pidfd)| {
+        let ended = pidfd.ended();
+        if ended {
+            results.push(Leftover { pid: *pid, ended, why: None });
+        }
+        !ended
+    });
+    send(&held, Signal::KILL, AFTER_KILL);
+    results.extend(held.iter().map(|(pid, pidfd)| {
+        let ended = pidfd.ended();
+        Leftover { pid: *pid, ended, why: (!ended).then(|| "it has not exited after SIGKILL".to_owned()) }
+    }));
+    results.sort_by_key(|leftover| leftover.pid);
+    results
+}
+
+/// Sends a signal to each process, and waits until they have exited.
+fn send(held: &[(u32, Pidfd)], signal: Signal, patience: Duration) {
+    for (_, pidfd) in held {
+        // A process that cannot be signalled is reported, because it does not exit.
+        let _ = pidfd.send(signal);
+    }
+    let deadline = Deadline::after(patience);
+    for (_, pidfd) in held {
+        let _ = pidfd.exited_by(Some(deadline));
+    }
+}
+
+/// Which processes belong to the job.
+struct Rule {
+    job: Job,
+    /// When the job started, since boot; `None` without a record of its prolog.
+    started: Option<Duration>,
+}
+
+impl Rule {
+    /// Opens a process that belongs to the job. The error is the reason why it is not signalled.
+    fn hold(&self, key: Option<ProcessKey>) -> Result<Pidfd, String> {
+        let key = key.ok_or("it is not visible in /proc")?;
+        let gone = || "it has exited".to_owned();
+        let unreadable = |error: ReadError| {
+            if error == ReadError::Gone { gone() } else { format!("it cannot be read: {error}") }
+        };
+        // Everything is read after the pidfd was opened, so that all of it is about the process that is signalled.
+        let pidfd = Pidfd::of(key).map_err(unreadable)?.ok_or_else(gone)?;
+        let process = Proc::own().and_then(|proc| proc.process(key.pid)).map_err(unreadable)?;
+        let refusal = self.refusal(&process, key).map_err(unreadable)?;
+        process.check(key).map_err(unreadable)?;
+        refusal.map_or(Ok(pidfd), Err)
+    }
+
+    /// Returns why a process is not signalled; `None` if it belongs to the job.
+    fn refusal(&self, process: &Process, key: ProcessKey) -> Result<Option<String>, ReadError> {
+        let why = |why: &str| Ok(Some(why.to_owned()));
+        let stat = process.stat()?;
+        if process.uids()?.iter().any(|uid| *uid != self.job.uid) {
+            return why("it belongs to another user than the job");
+        }
+        if stat.state == State::DiskSleep {
+            return why("it is in an uninterruptible sleep (state D)");
+        }
+        if stat.comm == "slurmstepd" || stat.comm == "slurmd" {
+            return why("it belongs to Slurm");
+        }
+        let place = Place::parse(&String::from_utf8_lossy(&process.cgroup()?));
+        match &place.slurm_job {
+            Some(job) if self.job.is_named(job) => return Ok(None),
+            Some(_) => return why("it belongs to another job"),
+            None => {}
+        }
+        if self.job.uid == 0 {
+            return why("it belongs to root and is not in the job's cgroup");
+        }
+        if place.is_contained() {
+            return why("it is in a container");
+        }
+        if !is_slurmds(&place)? {
+            return why("it is in a service, a login session, or another cgroup");
+        }
+        match self.started {
+            None => return why("the start of the job is unknown, because its prolog left no record"),
+            Some(started) if key.started() < started => return why("it is older than the job"),
+            Some(_) => {}
+        }
+        let names = ["SLURM_JOB_ID", "SLURM_JOBID"];
+        if names.iter().filter_map(|name| process.variable(name)).any(|id| self.job.is_named(&id)) {
+            Ok(None)
+        } else {
+            why("its environment does not name the job")
+        }
+    }
+}
+
+/// Returns whether a process that is not in the cgroup of a job is where slurmd starts processes: with
+/// `proctrack/linuxproc`, in slurmd's own cgroup.
+fn is_slurmds(place: &Place) -> Result<bool, ReadError> {
+    let own = Place::parse(&String::from_utf8_lossy(&Proc::own()?.process(std::process::id())?.cgroup()?));
+    Ok(place.cgroup == own.cgroup)
+}

@@ -1,0 +1,168 @@
+//! What Slurm's node daemon tells its hooks: ids of jobs, and GPUs as positions in `gres.conf`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of positions in a list. Longer lists are mistakes.
+const MOST_POSITIONS: usize = 1024;
+
+/// Id of a Slurm job: a decimal number, or a SLUID (Slurm 26.05 and newer).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct JobId(String);
+
+/// A text that is not the id of a Slurm job.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not the id of a Slurm job")]
+pub struct JobIdError(String);
+
+impl FromStr for JobId {
+    type Err = JobIdError;
+
+    fn from_str(text: &str) -> Result<Self, JobIdError> {
+        let is_number = text.len() <= 10 && text.parse::<u32>().is_ok_and(|id| id > 0);
+        let is_plain = text.bytes().next().is_some_and(|first| first.is_ascii_digit() && first != b'0');
+        if (is_number && is_plain) || crate::place::is_sluid(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(JobIdError(text.chars().take(64).collect()))
+        }
+    }
+}
+
+impl TryFrom<String> for JobId {
+    type Error = JobIdError;
+
+    fn try_from(text: String) -> Result<Self, JobIdError> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl AsRef<str> for JobId {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// GPUs allocated to a job, as the prolog saved them: `/run/bailiff/slurm/jobs/ID.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Boot in which the prolog ran.
+    pub boot_id: String,
+    /// Job id.
+    pub job: JobId,
+    /// The job's SLUID, if Slurm has one.
+    pub sluid: Option<JobId>,
+    /// Uid of the job's owner.
+    pub uid: u32,
+    /// Slurm's name of the node.
+    pub node: String,
+    /// Allocated GPUs; `None` if they are unknown.
+    pub gpus: Option<Vec<AllocatedGpu>>,
+    /// When the prolog ran, in milliseconds since boot.
+    pub boot_ms: u64,
+}
+
+/// A GPU in a [`JobRecord`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocatedGpu {
+    /// Position in `gres.conf`, as in `SLURM_JOB_GPUS`.
+    pub position: usize,
+    /// Minor number: N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// UUID; `None` if the driver did not report it.
+    pub uuid: Option<String>,
+}
+
+/// Parses the output of `slurmd -G`: the minor number of each GPU, in Slurm's order. Returns `None` if a GPU has no
+/// device file `nvidiaN`, as with MIG, or without `File=` in `gres.conf`.
+pub fn minors_of_gres(output: &str) -> Option<Vec<u32>> {
+    let mut minors = Vec::new();
+    for line in output.lines().filter(|line| line.contains("Gres Name=gpu ")) {
+        let file = line.split_whitespace().find_map(|word| word.strip_prefix("File="))?;
+        minors.extend(minors_of_files(file)?);
+    }
+    Some(minors).filter(|minors| !minors.is_empty())
+}
+
+/// Parses device files in Slurm's notation: `/dev/nvidia[0-3,6]`, `/dev/nvidia0,/dev/nvidia1`.
+pub fn minors_of_files(files: &str) -> Option<Vec<u32>> {
+    if let Some((before, list)) = files.strip_suffix(']').and_then(|files| files.split_once('[')) {
+        let list = before.ends_with("/nvidia").then(|| positions(list))??;
+        return list.into_iter().map(|number| u32::try_from(number).ok()).collect();
+    }
+    files.split(',').map(|file| file.rsplit_once("/nvidia")?.1.parse().ok()).collect()
+}
+
+/// Parses a list of numbers such as `0,2-3`.
+pub fn positions(list: &str) -> Option<Vec<usize>> {
+    let mut all = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last < first || last - first >= MOST_POSITIONS || all.len() >= MOST_POSITIONS {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_ids() {
+        for good in ["1", "4294967295", "s5K1KKYAYG5D00"] {
+            assert_eq!(good.parse::<JobId>().unwrap().to_string(), good);
+        }
+        for bad in
+            ["", "0", "07", "7_", "7_1", "-1", "+1", " 1", "1\n", "4294967296", "../1", "s5K1KKYAYG5D0"]
+        {
+            assert!(bad.parse::<JobId>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn gpus_have_the_order_of_gres_conf() {
+        let output = "\
+slurmd: Gres Name=gpu Type=a100 Count=1 Index=3 ID=7696487 File=/dev/nvidia3 (null)
+slurmd: Gres Name=gpu Type=a100 Count=1 Index=1 ID=7696487 File=/dev/nvidia1 Links=(null)
+slurmd: Gres Name=gpu Type=h100 Count=2 Index=0 ID=7696487 File=/dev/nvidia[0,2] (null)
+slurmd: Gres Name=nic Count=1 Index=0 ID=1 File=/dev/nic0 (null)
+";
+        assert_eq!(minors_of_gres(output), Some(vec![3, 1, 0, 2]));
+        for unknown in [
+            "",
+            "slurmd: Gres Name=gpu Count=4 ID=7696487",
+            "slurmd: Gres Name=gpu File=/dev/nvidia-caps/nvidia-cap12",
+        ] {
+            assert_eq!(minors_of_gres(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn lists_of_positions() {
+        let cases: [(&str, Option<&[usize]>); 7] = [
+            ("0", Some(&[0])),
+            ("0,2-4", Some(&[0, 2, 3, 4])),
+            ("", None),
+            ("3-1", None),
+            ("0-99999", None),
+            ("a", None),
+            ("-1", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(positions(text).as_deref(), expected, "{text}");
+        }
+    }
+}
