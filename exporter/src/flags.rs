@@ -86,6 +86,9 @@ pub struct Flags {
     /// Directory of the shared quota files. Its immediate subdirectories are read as well (docs/quota.md).
     #[arg(long = "quota.dir", value_name = "PATH", default_value = "/run/bailiff/quota")]
     pub quota_dir: PathBuf,
+    /// Directory in which Slurm's hooks save the GPUs of jobs (docs/slurm.md).
+    #[arg(long = "slurm.dir", value_name = "PATH", default_value = "/run/bailiff/slurm")]
+    pub slurm_dir: PathBuf,
     /// NVIDIA's MPS control program: a path, or a name in PATH. If empty, MPS control daemons are not queried,
     /// and the data on MPS comes only from /proc, the driver and the logs.
     #[arg(long = "mps.control", value_name = "PROGRAM", default_value = "nvidia-cuda-mps-control")]

@@ -220,6 +220,7 @@ mod tests {
                 device_processes: None,
                 leases: None,
                 quotas: None,
+                slurm: None,
                 mps: None,
                 gaps: Gaps::default(),
                 workers_hung: 0,

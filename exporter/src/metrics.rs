@@ -220,6 +220,18 @@ QUOTA_UNCOUNTED Counter One "bailiff_quota_uncounted_calls_total" ["quota"]
     "Such calls allocate memory for CUDA graphs or import memory from other processes.";
 QUOTA_HOOKS_MISSING Gauge One "bailiff_quota_hooks_missing" ["quota"]
     "Driver functions that the library should intercept but cannot.";
+SLURM_ALLOCATION Info One "bailiff_slurm_gpu_allocation_info" ["slurm_job user gpu gpu_uuid state"]
+    "A GPU that Slurm has allocated to a job, and whether the job uses it."
+    "States: in_use (a process of the job was observed above 1 % utilization in the last window), idle (the job has used the GPU, and now it has no process there, or all of them were observed idle), never_used (no process of the job was on the GPU in any sample since the prolog), unknown (none of these was observed, for example with MIG, or after a missed sample or a restart of the exporter). Absent without the prolog of bailiff slurm.";
+SLURM_UNUSED Gauge Seconds "bailiff_slurm_gpu_unused_seconds" ["slurm_job gpu gpu_uuid"]
+    "Time for which the job has not used the GPU, in seconds."
+    "Since the prolog in state never_used; since the first sample in state idle without interruption. Absent in other states.";
+SLURM_UNALLOCATED Gauge Bytes "bailiff_slurm_gpu_unallocated_bytes" ["slurm_job gpu gpu_uuid"]
+    "Memory that a job holds on a GPU that Slurm did not allocate to it, in bytes."
+    "Absent if the job holds none there, or the driver does not report the memory of one of its processes.";
+SLURM_HOOK_RUNS Counter One "bailiff_slurm_hook_runs_total" ["hook result"]
+    "Runs of the hooks of bailiff slurm since boot, by result."
+    "Results: clean, not_clean, unknown, no_gpus (the job has none), invalid_config (slurm.yaml is invalid, and nothing was checked). Absent for results that did not occur.";
 MPS_CONTROL_INFO Info One "bailiff_mps_control_info" ["pipe_directory log_directory pid uid"]
     "A running MPS control daemon."
     "A directory label is omitted if the exporter lacks the permission to read the daemon's environment (CAP_SYS_PTRACE). This and all other bailiff_mps_ metrics are absent if neither an MPS daemon nor an MPS server is running.";
@@ -288,7 +300,7 @@ MPS_PENDING Gauge One "bailiff_mps_pending_clients" ["pipe_directory uid"]
     "A client waits until the server is ready and the server of another user has no more clients. A client in another PID namespace cannot be checked and is reported for 5 minutes. Absent if no client is waiting.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
     "1 if the source returned data in the last snapshot, else 0."
-    "Sources: nvml, proc, redis, quota, mps. Also 0 if the last snapshot is older than two intervals plus the deadline; no samples are published in this case. mps is 1 if at least one control daemon responded to the last query. Absent if the source is not used: proc without a list of pids, redis without --lease.redis, quota without --quota.dir, mps without a control daemon.";
+    "Sources: nvml, proc, redis, quota, mps, slurm. Also 0 if the last snapshot is older than two intervals plus the deadline; no samples are published in this case. mps is 1 if at least one control daemon responded to the last query. Absent if the source is not used: proc without a list of pids, redis without --lease.redis, quota without --quota.dir, mps without a control daemon, slurm before the first run of a hook.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
     "Reason why a source returned no data."
     "Absent for a source with bailiff_source_up 1.";

@@ -6,6 +6,7 @@ mod leases;
 mod mps;
 mod processes;
 mod quotas;
+mod slurm;
 mod users;
 
 use std::io::{self, Write};
@@ -55,6 +56,7 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
         users::write(content.snapshot, &mut page);
         leases::write(content.snapshot, &mut page);
         quotas::write(content.snapshot, content.selection, &mut page);
+        slurm::write(content.snapshot, &mut page);
         mps::write(content.snapshot, content.selection, &mut page);
         itself::write(content.snapshot, content.dropped, &mut page);
     }

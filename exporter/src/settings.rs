@@ -102,6 +102,7 @@ impl TryFrom<Flags> for Settings {
                 procfs: flags.procfs,
                 pods: flags.pods,
                 quotas: Some(flags.quota_dir),
+                slurm: Some(flags.slurm_dir),
                 interval,
                 deadline,
                 lookback: duration("--look-back", &flags.lookback)?,

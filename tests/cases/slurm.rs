@@ -5,6 +5,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
 use end_to_end::slurm::{Cluster, IDLE, Tracking, USER, hook};
@@ -40,6 +41,31 @@ fn hooks_of_a_clean_job_record_its_gpus_until_it_ends() {
     until("the record's removal", || cluster.record(&job).is_none().then_some(()));
     until("the epilog's count", || (cluster.runs("epilog", "clean") == 1).then_some(()));
     cluster.until_node("idle");
+}
+
+#[test]
+fn exporter_shows_the_gpus_of_jobs_and_whether_they_are_used() {
+    let cluster = Cluster::start(Tracking::Cgroup, SHORT, "");
+    let directory = cluster.state();
+    let exporter = Exporter::start(&cluster.scenario, &["--slurm.dir", directory.to_str().unwrap()]);
+    let id = cluster.submit("echo $$; exec sleep 1000");
+    let state = |state: &str| {
+        let labels = [("slurm_job", id.as_str()), ("user", USER), ("gpu", "0"), ("state", state)];
+        exporter.until(state, |page| page.value("bailiff_slurm_gpu_allocation_info", &labels));
+        exporter.page().value("bailiff_slurm_gpu_unused_seconds", &labels[..1])
+    };
+    assert!(state("never_used").is_some());
+    let pid = cluster.pid_of(&id);
+    cluster.scenario.set(&format!("gpus: [{{processes: [{{pid: {pid}, used: 1GiB, sm: 60}}]}}, {{}}]"));
+    state("in_use");
+    cluster.free();
+    assert!(state("idle").is_some());
+    let runs = [("hook", "prolog"), ("result", "clean")];
+    assert_eq!(exporter.page().value("bailiff_slurm_hook_runs_total", &runs), Some(1.0));
+    cluster.must("scancel", &[&id]);
+    exporter.until("no allocation", |page| {
+        page.value("bailiff_slurm_gpu_allocation_info", &[]).is_none().then_some(())
+    });
 }
 
 #[test]

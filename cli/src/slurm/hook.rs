@@ -219,6 +219,7 @@ impl<'a> Run<'a> {
             job: self.job.id.clone(),
             sluid: self.job.sluid.clone(),
             uid: self.job.uid,
+            user: self.job.user.clone(),
             node: self.node.clone(),
             gpus: gpus.map(|gpus| gpus.into_iter().map(allocated).collect()),
             boot_ms: millis(self.started),

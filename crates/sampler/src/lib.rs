@@ -16,6 +16,7 @@ mod proc;
 mod quota;
 mod sample_builder;
 mod settings;
+mod slurm;
 mod supervisor;
 pub mod worker;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    DeviceProcesses, Driver, Fault, Gaps, GpuSample, Mps, Quota, Relative, Seen, SourceState,
+    DeviceProcesses, Driver, Fault, Gaps, GpuSample, Mps, Quota, Relative, Seen, SlurmSample, SourceState,
 };
 
 /// From the supervisor to the worker. It contains neither paths nor privileges: the process that faces the
@@ -54,6 +54,8 @@ pub(crate) struct Rest {
     pub(crate) quotas: Option<Vec<Quota>>,
     pub(crate) quota_state: Option<SourceState>,
     pub(crate) mps: Option<Mps>,
+    pub(crate) slurm: Option<SlurmSample>,
+    pub(crate) slurm_state: Option<SourceState>,
     pub(crate) gaps: Gaps,
     pub(crate) nvml_took: Duration,
     pub(crate) proc_took: Duration,

@@ -66,6 +66,7 @@ impl SampleBuilder {
             leases: None,
             quotas: rest.quotas,
             mps: rest.mps,
+            slurm: rest.slurm,
             gaps: rest.gaps,
             workers_hung: frame.workers_hung,
         }
@@ -90,7 +91,13 @@ impl SampleBuilder {
             None => None,
         };
         let quota = self.rest.as_ref().and_then(|rest| rest.quota_state);
-        let all = [(Source::Nvml, Some(nvml)), (Source::Proc, proc), (Source::Quota, quota)];
+        let slurm = self.rest.as_ref().and_then(|rest| rest.slurm_state);
+        let all = [
+            (Source::Nvml, Some(nvml)),
+            (Source::Proc, proc),
+            (Source::Quota, quota),
+            (Source::Slurm, slurm),
+        ];
         all.into_iter().filter_map(|(source, state)| Some((source, state?))).collect()
     }
 }

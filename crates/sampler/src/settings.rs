@@ -16,6 +16,8 @@ pub struct SamplerSettings {
     pub pods: PathBuf,
     /// Directory of quota files; `None` to skip them.
     pub quotas: Option<PathBuf>,
+    /// Directory of Slurm's hooks; `None` to skip it.
+    pub slurm: Option<PathBuf>,
     /// Sampling interval.
     pub interval: Duration,
     /// Deadline for driver calls in a sample. A GPU that has not responded after two fifths of it counts as
@@ -82,6 +84,7 @@ impl Default for SamplerSettings {
             procfs: "/proc".into(),
             pods: "/var/log/pods".into(),
             quotas: None,
+            slurm: None,
             interval: Duration::from_secs(5),
             deadline: Duration::from_secs(2),
             lookback: Duration::from_secs(10),

@@ -22,6 +22,7 @@ use crate::nvml::{Context, Gpus};
 use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Mps, SamplerSettings};
+use crate::slurm;
 
 /// Divisors of the deadline: the scan of all processes may take half of it, and reading quotas an eighth. All reading
 /// of `/proc` may take four fifths.
@@ -117,6 +118,7 @@ impl Worker {
         if rest.proc_fault.is_none() {
             self.find_mps(&mut rest);
             self.read_quotas(&mut rest);
+            self.read_slurm(&mut rest);
             self.scan_device_files((began, unattributed), &mut rest);
         }
         say(&mut self.socket, &WorkerMessage::Done(Box::new(rest)))?;
@@ -187,6 +189,19 @@ impl Worker {
                 rest.quotas = found;
             }
             Err(fault) => rest.quota_state = Some(SourceState::down(fault)),
+        }
+    }
+
+    /// Reads the directory of Slurm's hooks, which only root writes.
+    fn read_slurm(&self, rest: &mut Rest) {
+        let Some(directory) = &self.settings.slurm else { return };
+        let began = Instant::now();
+        match slurm::read(directory, &mut rest.gaps) {
+            Ok(found) => {
+                rest.slurm_state = found.is_some().then(|| SourceState::up(began.elapsed()));
+                rest.slurm = found;
+            }
+            Err(fault) => rest.slurm_state = Some(SourceState::down(fault)),
         }
     }
 

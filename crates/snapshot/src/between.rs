@@ -9,6 +9,7 @@ mod users;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use crate::allocation;
 use crate::identity::millis;
 use crate::lease::Names;
 use crate::memory::Held;
@@ -52,7 +53,7 @@ impl Snapshot {
         let lost = lost::LostInput { previous, end, answered, gpus: &gpus }.lost();
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
-        Self {
+        let mut snapshot = Self {
             seq: sample.seq,
             at: sample.at,
             took: sample.took,
@@ -71,9 +72,12 @@ impl Snapshot {
             leases,
             quotas,
             mps: sample.mps,
+            slurm: None,
             gaps: join.gaps,
             workers_hung: sample.workers_hung,
-        }
+        };
+        snapshot.slurm = sample.slurm.map(|slurm| allocation::join(slurm, &snapshot, previous));
+        snapshot
     }
 }
 

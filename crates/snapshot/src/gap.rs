@@ -45,6 +45,8 @@ pub enum Gap {
     Quotas = "quotas",
     /// Some MPS data was not read: a daemon's response or log was late or too long, or there are too many daemons.
     Mps = "mps",
+    /// A record of a Slurm job was not read, because it is invalid, is not root's, or there are too many.
+    Slurm = "slurm",
 }
 }
 

@@ -3,6 +3,7 @@
 
 #![cfg_attr(not(test), forbid(clippy::disallowed_methods))]
 
+pub mod allocation;
 mod between;
 pub mod freezer;
 pub mod gap;
@@ -36,6 +37,7 @@ pub mod utilization;
 pub mod wire;
 pub mod workload;
 
+pub use allocation::{Allocation, AllocationState, SlurmNode, SlurmSample};
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
 pub use holder::{Holder, Process};

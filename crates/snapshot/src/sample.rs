@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BootId, Gaps, GpuSample, Leases, Moment, Mps, PidNamespace, Quota, Relative, Seen, Source, SourceState,
+    BootId, Gaps, GpuSample, Leases, Moment, Mps, PidNamespace, Quota, Relative, Seen, SlurmSample, Source,
+    SourceState,
 };
 
 /// Versions reported by the driver.
@@ -89,6 +90,8 @@ pub struct Sample {
     pub quotas: Option<Vec<Quota>>,
     /// State of MPS; `None` if no part of it was found.
     pub mps: Option<Mps>,
+    /// What Slurm's hooks left; `None` if they have not run, or their directory could not be read.
+    pub slurm: Option<SlurmSample>,
     /// Number of gaps: data that could not be read.
     pub gaps: Gaps,
     /// Number of sampling workers that hung and could not be terminated.

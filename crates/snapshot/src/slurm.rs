@@ -63,12 +63,21 @@ pub struct JobRecord {
     pub sluid: Option<JobId>,
     /// Uid of the job's owner.
     pub uid: u32,
+    /// Name of the job's owner.
+    pub user: Option<String>,
     /// Slurm's name of the node.
     pub node: String,
     /// Allocated GPUs; `None` if they are unknown.
     pub gpus: Option<Vec<AllocatedGpu>>,
     /// When the prolog ran, in milliseconds since boot.
     pub boot_ms: u64,
+}
+
+impl JobRecord {
+    /// Returns whether an id in a cgroup path names this job.
+    pub fn is_named(&self, id: &str) -> bool {
+        self.job.as_ref() == id || self.sluid.as_ref().is_some_and(|sluid| sluid.as_ref() == id)
+    }
 }
 
 /// A GPU in a [`JobRecord`].

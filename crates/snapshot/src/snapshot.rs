@@ -9,8 +9,8 @@ use crate::lease::Names;
 use crate::utilization::Window;
 use crate::{
     About, BootId, DeviceProcesses, Driver, Facts, Fault, Gaps, Holder, Leases, LostGpu, Memory, Moment, Mps,
-    Parts, PidNamespace, Process, ProcessId, Quota, QuotaGpu, Reading, Relative, Source, SourceState, Stuck,
-    Telemetry, Truth, Unreleased, Why,
+    Parts, PidNamespace, Process, ProcessId, Quota, QuotaGpu, Reading, Relative, SlurmNode, Source,
+    SourceState, Stuck, Telemetry, Truth, Unreleased, Why,
 };
 
 /// State of a node in one interval.
@@ -52,6 +52,8 @@ pub struct Snapshot {
     pub quotas: Option<Vec<Quota>>,
     /// State of MPS; `None` if no part of it was found.
     pub mps: Option<Mps>,
+    /// GPUs allocated by Slurm; `None` if its hooks have not run, or their directory could not be read.
+    pub slurm: Option<SlurmNode>,
     /// Number of all gaps so far.
     pub gaps: Gaps,
     /// Number of sampling workers that hung and could not be terminated.

@@ -18,6 +18,8 @@ pub enum Source {
     Quota = "quota",
     /// MPS control daemons, if any are running.
     Mps = "mps",
+    /// Directory of Slurm's hooks, if they have run.
+    Slurm = "slurm",
 }
 }
 

@@ -12,7 +12,7 @@ use serde_with_macros::skip_serializing_none;
 
 use crate::{
     Claim, ComputeMode, DeviceProcesses, Fault, Leases, LostGpu, Mps, PidNamespace, Place, ProcessKey, Quota,
-    Role, State, Stuck, Why, Word,
+    Role, SlurmNode, State, Stuck, Why, Word,
 };
 
 /// Version that is written, and the only one that is accepted.
@@ -53,7 +53,7 @@ pub struct Snapshot {
     /// Whether the driver's pids are those of the exporter's `/proc`. Only with `host` are they attributed to processes.
     pub pid_namespace: Word<PidNamespace>,
     /// State of each source by name: `nvml`, `proc`, `redis` if there is a lease pool, `quota` if there is a
-    /// quota directory, `mps` if MPS is running.
+    /// quota directory, `mps` if MPS is running, `slurm` if its hooks have run.
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
@@ -76,6 +76,8 @@ pub struct Snapshot {
     pub quotas: Option<Vec<Quota>>,
     /// State of MPS; `None` if no part of it was found.
     pub mps: Option<Mps>,
+    /// GPUs allocated by Slurm; `None` if its hooks have not run, or their directory could not be read.
+    pub slurm: Option<SlurmNode>,
 }
 
 /// A process without GPU memory that belongs to the workload of a holder.

@@ -35,6 +35,7 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
         Source::Redis => Cell::Named("redis".to_owned(), "leases".to_owned()),
         Source::Quota => Cell::Named("quota".to_owned(), "quota files".to_owned()),
         Source::Mps => Cell::Named("mps".to_owned(), "control daemons".to_owned()),
+        Source::Slurm => Cell::Named("slurm".to_owned(), "GPUs of jobs".to_owned()),
     };
     let took = state.took.map(|took| format!("{:.1} ms", took.as_secs_f64() * 1e3));
     // A driver that reports no GPUs has answered.
@@ -59,7 +60,7 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
 fn asked(source: Source, snapshot: &Snapshot) -> Option<Duration> {
     let before = |boot_ms| snapshot.at.boot.saturating_sub(Duration::from_millis(boot_ms));
     match source {
-        Source::Nvml | Source::Proc | Source::Quota => Some(Duration::ZERO),
+        Source::Nvml | Source::Proc | Source::Quota | Source::Slurm => Some(Duration::ZERO),
         Source::Redis => snapshot.leases.as_ref().map(|leases| before(leases.boot_ms)),
         Source::Mps => {
             let answers = snapshot.mps.as_ref()?.daemons.iter().filter_map(|daemon| daemon.answer.as_ref());

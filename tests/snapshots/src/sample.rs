@@ -32,6 +32,7 @@ pub fn sample(
         device_processes: None,
         leases: None,
         quotas: None,
+        slurm: None,
         mps: None,
         gaps: Gaps::default(),
         workers_hung: 0,

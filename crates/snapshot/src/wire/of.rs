@@ -35,6 +35,7 @@ impl From<&crate::Snapshot> for Snapshot {
             leases: snapshot.leases.clone(),
             quotas: snapshot.quotas.clone(),
             mps: snapshot.mps.clone(),
+            slurm: snapshot.slurm.clone(),
         }
     }
 }

@@ -1,0 +1,234 @@
+//! GPUs that Slurm has allocated to jobs, as the hooks recorded them, and whether the jobs use them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_with_macros::skip_serializing_none;
+
+use crate::slurm::{AllocatedGpu, JobId, JobRecord};
+use crate::{Gpu, Holder, ProcessId, Snapshot};
+
+/// Utilization in percent up to which a process counts as idle.
+const IDLE_UP_TO: u32 = 1;
+
+/// What the hooks left in their directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlurmSample {
+    /// Records of jobs, also of earlier boots.
+    pub jobs: Vec<JobRecord>,
+    /// Number of runs of the hooks.
+    pub runs: Vec<HookRuns>,
+}
+
+/// Number of runs of a hook with one result.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HookRuns {
+    /// `prolog`, `epilog` or `health`.
+    pub hook: String,
+    /// Result, such as `clean`.
+    pub result: String,
+    /// Number of runs since boot.
+    pub count: u64,
+}
+
+/// Slurm's part of a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SlurmNode {
+    /// Each allocated GPU of each job.
+    pub allocations: Vec<Allocation>,
+    /// Memory that jobs hold on GPUs that they were not given.
+    pub unallocated: Vec<Unallocated>,
+    /// Number of runs of the hooks.
+    pub runs: Vec<HookRuns>,
+}
+
+crate::label_values! {
+/// Whether a job uses an allocated GPU.
+pub enum AllocationState {
+    /// A process of the job was observed busy in the last window.
+    InUse = "in_use",
+    /// The job has used the GPU. Now it has no process there, or all of them were observed idle.
+    Idle = "idle",
+    /// No process of the job was on the GPU in any sample since the prolog.
+    NeverUsed = "never_used",
+    /// Neither was observed.
+    Unknown = "unknown",
+}
+}
+
+/// A GPU that is allocated to a job.
+#[skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// Job id.
+    pub job: JobId,
+    /// Uid of the job's owner.
+    pub uid: u32,
+    /// Name of the job's owner.
+    pub user: Option<String>,
+    /// The driver's index of the GPU.
+    pub gpu: String,
+    /// UUID of the GPU.
+    pub gpu_uuid: Option<String>,
+    /// Whether the job uses the GPU.
+    pub state: AllocationState,
+    /// Time for which it has been idle or unused without interruption, in milliseconds; `None` in other states.
+    pub unused_ms: Option<u64>,
+    /// Whether a process of the job was ever observed on the GPU.
+    pub used: bool,
+    /// Whether every sample since the prolog showed the GPU's processes.
+    pub complete: bool,
+}
+
+/// Memory that a job holds on a GPU that it was not given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unallocated {
+    /// Job id.
+    pub job: JobId,
+    /// The driver's index of the GPU.
+    pub gpu: String,
+    /// UUID of the GPU.
+    pub gpu_uuid: Option<String>,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Joins the records with a snapshot whose other parts are complete.
+pub(crate) fn join(sample: SlurmSample, now: &Snapshot, previous: Option<&Snapshot>) -> SlurmNode {
+    let join = Join { now, previous };
+    let boot = now.boot_id.as_ref().map(|id| &id.0);
+    let mut node = SlurmNode { runs: sample.runs, ..SlurmNode::default() };
+    for record in sample.jobs.iter().filter(|record| Some(&record.boot_id) == boot) {
+        let allocated = record.gpus.iter().flatten();
+        node.allocations.extend(allocated.filter_map(|gpu| join.allocation(record, gpu)));
+        node.unallocated.extend(join.unallocated(record));
+    }
+    node
+}
+
+struct Join<'a> {
+    now: &'a Snapshot,
+    previous: Option<&'a Snapshot>,
+}
+
+/// The processes of a job on a GPU.
+enum Processes<'a> {
+    Known(Vec<&'a Holder>),
+    /// The list is not known, or a process may or may not belong to the job.
+    Unknown,
+}
+
+impl Join<'_> {
+    /// Returns the state of an allocated GPU; `None` if the driver does not report the GPU.
+    fn allocation(&self, record: &JobRecord, allocated: &AllocatedGpu) -> Option<Allocation> {
+        let gpu = self.now.gpus.iter().find(|gpu| is(gpu, allocated))?;
+        let before = self.before(record, gpu);
+        let window = self
+            .previous
+            .map_or(Duration::ZERO, |previous| self.now.at.boot.saturating_sub(previous.at.boot));
+        let since_prolog = self.now.at.boot.saturating_sub(Duration::from_millis(record.boot_ms));
+        let processes = self.processes(record, gpu);
+        let is_known = matches!(processes, Processes::Known(_));
+        // A longer window means that samples were missed.
+        let no_gap = window <= self.now.interval * 2 + self.now.took;
+        let complete = is_known
+            && match before {
+                Some(before) => before.complete && no_gap,
+                None => since_prolog <= self.now.interval * 2 + self.now.took,
+            };
+        let has_processes = matches!(&processes, Processes::Known(known) if !known.is_empty());
+        let used = before.is_some_and(|before| before.used) || has_processes;
+        let state = self.state(&processes, used, complete);
+        let unused_before = before.filter(|_| no_gap).and_then(|before| before.unused_ms);
+        let unused_ms = match state {
+            AllocationState::NeverUsed => Some(crate::millis(since_prolog)),
+            AllocationState::Idle => {
+                Some(unused_before.map_or(0, |unused| unused.saturating_add(crate::millis(window))))
+            }
+            AllocationState::InUse | AllocationState::Unknown => None,
+        };
+        Some(Allocation {
+            job: record.job.clone(),
+            uid: record.uid,
+            user: record.user.clone(),
+            gpu: gpu.about.index.clone(),
+            gpu_uuid: gpu.about.id.as_ref().map(|id| id.0.clone()),
+            state,
+            unused_ms,
+            used,
+            complete,
+        })
+    }
+
+    fn before(&self, record: &JobRecord, gpu: &Gpu) -> Option<&Allocation> {
+        let before = self.previous?.slurm.as_ref()?.allocations.iter();
+        let uuid = gpu.about.id.as_ref().map(|id| &id.0);
+        before.into_iter().find(|before| before.job == record.job && before.gpu_uuid.as_ref() == uuid)
+    }
+
+    fn processes<'a>(&self, record: &JobRecord, gpu: &'a Gpu) -> Processes<'a> {
+        if gpu.fault.is_some() || gpu.listed.is_none() || gpu.mig() || !self.now.namespace.attributes() {
+            return Processes::Unknown;
+        }
+        let mut known = Vec::new();
+        for holder in &gpu.holders {
+            let facts = self.now.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
+            match facts.map(|facts| (&facts.place.slurm_job, facts.uid)) {
+                Some((Some(job), _)) if record.is_named(job) => known.push(holder),
+                Some((Some(_), _)) => {}
+                // Without a cgroup of the job, a process of its owner may belong to it.
+                Some((None, uid)) if uid.is_some_and(|uid| uid != record.uid) => {}
+                Some(_) | None => return Processes::Unknown,
+            }
+        }
+        Processes::Known(known)
+    }
+
+    fn state(&self, processes: &Processes<'_>, used: bool, complete: bool) -> AllocationState {
+        let Processes::Known(processes) = processes else { return AllocationState::Unknown };
+        let percent = |holder: &&Holder| holder.utilization.percent();
+        if processes.iter().any(|holder| percent(holder).is_some_and(|percent| percent > IDLE_UP_TO)) {
+            return AllocationState::InUse;
+        }
+        let on_hold =
+            |holder: &&Holder| self.now.processes.get(&holder.process).is_none_or(|it| it.state.on_hold());
+        match (processes.is_empty(), used) {
+            (true, true) => AllocationState::Idle,
+            (true, false) if complete => AllocationState::NeverUsed,
+            (false, _) if processes.iter().all(|holder| percent(&holder).is_some() && !on_hold(&holder)) => {
+                AllocationState::Idle
+            }
+            _ => AllocationState::Unknown,
+        }
+    }
+
+    /// Returns the memory that a job holds on GPUs that are not in its record.
+    fn unallocated(&self, record: &JobRecord) -> Vec<Unallocated> {
+        let Some(allocated) = &record.gpus else { return Vec::new() };
+        let outside =
+            self.now.gpus.iter().filter(|gpu| !gpu.mig() && !allocated.iter().any(|own| is(gpu, own)));
+        let held = |gpu: &Gpu| {
+            let own = gpu.holders.iter().filter(|holder| self.is_of(holder.process, record));
+            let bytes = own.map(|holder| holder.memory).collect::<Option<Vec<u64>>>()?;
+            (!bytes.is_empty()).then(|| bytes.iter().sum())
+        };
+        let row = |gpu: &Gpu| {
+            let (job, gpu_uuid) = (record.job.clone(), gpu.about.id.as_ref().map(|id| id.0.clone()));
+            Some(Unallocated { job, gpu: gpu.about.index.clone(), gpu_uuid, bytes: held(gpu)? })
+        };
+        outside.filter_map(row).collect()
+    }
+
+    fn is_of(&self, process: ProcessId, record: &JobRecord) -> bool {
+        let facts = self.now.processes.get(&process).and_then(|process| process.facts.as_ref());
+        facts.and_then(|facts| facts.place.slurm_job.as_deref()).is_some_and(|job| record.is_named(job))
+    }
+}
+
+/// Returns whether this is an allocated GPU: the same UUID, or the same device file if no UUID was recorded.
+fn is(gpu: &Gpu, allocated: &AllocatedGpu) -> bool {
+    match (&allocated.uuid, &gpu.about.id) {
+        (Some(recorded), Some(id)) => *recorded == id.0,
+        _ => gpu.about.mig.is_none() && gpu.about.minor == Some(allocated.minor),
+    }
+}

@@ -1,0 +1,125 @@
+//! Tests of allocated GPUs: which evidence makes a GPU used, idle, never used, or unknown.
+
+#![expect(clippy::expect_used, reason = "a test may fail loudly")]
+
+use std::time::Duration;
+
+use bailiff_snapshot::slurm::{AllocatedGpu, JobRecord};
+use bailiff_snapshot::{
+    Allocation, AllocationState, BootId, Entry, GpuSample, Place, ProcessKey, Sample, SlurmSample, State,
+};
+use snapshot_fixtures::sample::{self as fixtures, entry, found, gpu, reading, used, walk};
+
+const SECONDS: u64 = 10;
+const PID: u32 = 41;
+
+/// The record of job 7, whose prolog ran at the time of sample 1.
+fn record() -> JobRecord {
+    JobRecord {
+        boot_id: "boot".into(),
+        job: "7".parse().expect("an id"),
+        sluid: None,
+        uid: 1000,
+        user: Some("alice".into()),
+        node: "n0".into(),
+        gpus: Some(vec![AllocatedGpu { position: 0, minor: 0, uuid: Some("GPU-1".into()) }]),
+        boot_ms: SECONDS * 1000,
+    }
+}
+
+/// A process of this job, or outside jobs, by uid 1000.
+fn process(job: Option<&str>, state: State) -> bailiff_snapshot::Facts {
+    let place = Place { slurm_job: job.map(str::to_owned), ..Place::default() };
+    bailiff_snapshot::Facts { place, state, ..fixtures::facts(ProcessKey { pid: PID, start_ticks: 7 }) }
+}
+
+/// Sample `n`, ten seconds after the one before, of one GPU with job 7.
+fn sample(n: u64, gpu: GpuSample, process: Option<bailiff_snapshot::Facts>) -> Sample {
+    let slurm = Some(SlurmSample { jobs: vec![record()], runs: Vec::new() });
+    let processes = process.map(found);
+    Sample { slurm, ..fixtures::sample((n, Duration::from_secs(SECONDS)), vec![gpu], processes) }
+}
+
+fn gpu_with(n: u64, sm: u32, entries: Vec<Entry>) -> GpuSample {
+    let samples = if sm > 0 { vec![used(PID, n, sm)] } else { vec![] };
+    GpuSample { reading: reading(n, sm, samples), ..gpu((0, "GPU-1"), entries) }
+}
+
+fn empty(n: u64) -> Sample {
+    sample(n, gpu_with(n, 0, vec![]), None)
+}
+
+fn holds(n: u64, sm: u32, process: bailiff_snapshot::Facts) -> Sample {
+    sample(n, gpu_with(n, sm, vec![entry(PID, Some(1 << 30))]), Some(process))
+}
+
+fn after(samples: Vec<Sample>) -> Allocation {
+    let mut slurm = walk(samples).slurm.expect("the hooks have run");
+    assert_eq!(slurm.allocations.len(), 1);
+    slurm.allocations.remove(0)
+}
+
+fn state(samples: Vec<Sample>) -> (AllocationState, Option<u64>) {
+    let allocation = after(samples);
+    (allocation.state, allocation.unused_ms.map(|ms| ms / 1000))
+}
+
+#[test]
+fn gpu_is_never_used_only_if_every_sample_since_the_prolog_shows_it() {
+    assert_eq!(state(vec![empty(1), empty(2), empty(3)]), (AllocationState::NeverUsed, Some(20)));
+    assert_eq!(
+        state(vec![empty(9), empty(10)]),
+        (AllocationState::Unknown, None),
+        "the exporter started later"
+    );
+    assert_eq!(state(vec![empty(1), empty(2), empty(6)]), (AllocationState::Unknown, None), "missed samples");
+    let unlisted = GpuSample { entries: None, ..gpu_with(2, 0, vec![]) };
+    assert_eq!(
+        state(vec![empty(1), sample(2, unlisted, None), empty(3)]),
+        (AllocationState::Unknown, None),
+        "a sample without a list"
+    );
+}
+
+#[test]
+fn gpu_is_idle_after_use_and_its_time_starts_then() {
+    let job = || process(Some("7"), State::Sleeping);
+    let busy = || vec![empty(1), holds(2, 50, job()), holds(3, 50, job())];
+    assert_eq!(state(busy()), (AllocationState::InUse, None));
+    assert_eq!(state([busy(), vec![empty(4)]].concat()), (AllocationState::Idle, Some(0)));
+    assert_eq!(state([busy(), vec![empty(4), empty(5)]].concat()), (AllocationState::Idle, Some(10)));
+    let waits = |n| holds(n, 0, job());
+    assert_eq!(state([busy(), vec![waits(4), waits(5)]].concat()), (AllocationState::Idle, Some(10)));
+    let stops = |n| holds(n, 0, process(Some("7"), State::Stopped));
+    assert_eq!(state([busy(), vec![stops(4), stops(5)]].concat()), (AllocationState::Unknown, None));
+}
+
+#[test]
+fn only_processes_in_the_jobs_cgroup_count() {
+    let other = |n| holds(n, 50, process(Some("8"), State::Sleeping));
+    assert_eq!(state(vec![empty(1), other(2), other(3)]), (AllocationState::NeverUsed, Some(20)));
+    let owners = |n| holds(n, 50, process(None, State::Sleeping));
+    assert_eq!(
+        state(vec![empty(1), owners(2), owners(3)]),
+        (AllocationState::Unknown, None),
+        "a process of the owner outside cgroups of jobs may belong to the job"
+    );
+}
+
+#[test]
+fn record_of_another_boot_is_ignored() {
+    let mut sample = empty(1);
+    sample.boot_id = Some(BootId("another".into()));
+    assert_eq!(walk([sample]).slurm.expect("the hooks have run").allocations, []);
+}
+
+#[test]
+fn memory_on_a_gpu_that_the_job_was_not_given_is_reported() {
+    let second = gpu((1, "GPU-2"), vec![entry(PID, Some(1 << 30))]);
+    let mut sample = sample(1, gpu_with(1, 0, vec![]), Some(process(Some("7"), State::Sleeping)));
+    sample.gpus.push(second);
+    let slurm = walk([sample]).slurm.expect("the hooks have run");
+    let found: Vec<(&str, u64)> =
+        slurm.unallocated.iter().map(|held| (held.gpu.as_str(), held.bytes)).collect();
+    assert_eq!(found, [("1", 1 << 30)]);
+}

@@ -1,0 +1,36 @@
+//! Metrics of GPUs that Slurm has allocated.
+
+use std::time::Duration;
+
+use bailiff_exposition::{Labels, PRESENT, Writer};
+use bailiff_snapshot::{Allocation, Snapshot};
+
+use crate::metrics;
+
+/// Writes all metrics of Slurm; nothing if its hooks have not run.
+pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
+    let Some(slurm) = &snapshot.slurm else { return };
+    let label = |job: &str, gpu: &str, uuid: Option<&str>| {
+        Labels::default().with("slurm_job", job).with("gpu", gpu).maybe("gpu_uuid", uuid)
+    };
+    for allocation in &slurm.allocations {
+        let Allocation { job, gpu, gpu_uuid, state, .. } = allocation;
+        let user = allocation.user.clone().unwrap_or_else(|| allocation.uid.to_string());
+        let labels = label(job.as_ref(), gpu, gpu_uuid.as_deref()).with("user", &user);
+        page.put(&metrics::SLURM_ALLOCATION, &labels.with("state", state.name()), PRESENT);
+    }
+    for allocation in &slurm.allocations {
+        if let Some(unused) = allocation.unused_ms {
+            let labels = label(allocation.job.as_ref(), &allocation.gpu, allocation.gpu_uuid.as_deref());
+            page.put(&metrics::SLURM_UNUSED, &labels, Duration::from_millis(unused).as_secs_f64());
+        }
+    }
+    for held in &slurm.unallocated {
+        let labels = label(held.job.as_ref(), &held.gpu, held.gpu_uuid.as_deref());
+        page.put(&metrics::SLURM_UNALLOCATED, &labels, held.bytes);
+    }
+    for runs in &slurm.runs {
+        let labels = Labels::default().with("hook", &runs.hook).with("result", &runs.result);
+        page.put(&metrics::SLURM_HOOK_RUNS, &labels, runs.count);
+    }
+}
