@@ -21,6 +21,10 @@ use serde::Serialize;
 use super::job::Job;
 use crate::args::Machine;
 
+/// Display servers and MPS, by `comm` (truncated to 15 bytes by the kernel).
+const SYSTEM: [&str; 6] = ["Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", MPS];
+/// The control daemon and the server of MPS.
+const MPS: &str = "nvidia-cuda-mps";
 /// First uid of regular users.
 const FIRST_USER: u32 = 1000;
 /// Maximum deadline of the driver's calls in one sample, and time limit of the scan for open device files.
@@ -148,6 +152,9 @@ impl Inspector {
         let Some(snapshot) = self.snapshot() else {
             return Inspection::unknown("the helper process that reads the driver has exited");
         };
+        if Source::Proc.fault(&snapshot.sources).is_some() {
+            return Inspection::unknown("/proc cannot be read");
+        }
         if let Some(fault) = Source::Nvml.fault(&snapshot.sources) {
             let message = self.supervisor.words().map(line).unwrap_or_default();
             return Inspection::unknown(
@@ -243,23 +250,23 @@ impl Reader<'_> {
     }
 
     fn add_gpu(&self, position: usize, gpu: &Gpu, inspection: &mut Inspection) {
-        let instances = self.snapshot.gpus.iter().filter(|other| {
-            let parent = other.about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
-            parent.is_some() && parent == gpu.about.id.as_ref()
-        });
-        let parts: Vec<&Gpu> = std::iter::once(gpu).chain(instances).collect();
-        if let Some(fault) = parts.iter().find_map(|part| part.fault) {
+        if let Some(fault) = gpu.fault {
             inspection.unknown.push(format!("gpu {position}: cannot be read: {}", fault.name()));
+            return;
+        }
+        // Positions count instances then, and the driver lists processes by instance.
+        if gpu.mig() {
+            inspection.unknown.push(format!("gpu {position}: MIG is enabled"));
             return;
         }
         if !gpu.lists_processes() {
             inspection.unknown.push(format!("gpu {position}: the driver's process list cannot be read"));
         }
-        let holders = parts.iter().flat_map(|part| &part.holders);
+        let holders = gpu.holders.iter();
         let counts = |process: &Found| self.counts(position, process);
         let found: Vec<(Found, Option<u64>)> = holders
             .clone()
-            .filter(|holder| !is_display(self.snapshot, holder))
+            .filter(|holder| !is_system(self.snapshot, holder))
             .map(|holder| (self.holder(holder), holder.memory))
             .collect();
         let before = inspection.findings.len();
@@ -307,8 +314,9 @@ impl Reader<'_> {
     /// Adds processes that have the device file of a GPU open, without being listed for it.
     fn add_unlisted(&self, processes: &[DeviceProcess], inspection: &mut Inspection) {
         for (&position, &minor) in &self.scope.gpus {
-            for process in
-                processes.iter().filter(|process| process.minors.contains(&minor) && !is_service(process))
+            for process in processes
+                .iter()
+                .filter(|process| process.minors.contains(&minor) && !is_service(process) && !is_mps(process))
             {
                 let is_listed = inspection.findings.iter().any(|finding| {
                     finding.gpu == position
@@ -330,7 +338,7 @@ impl Reader<'_> {
         let gpu =
             self.snapshot.gpus.iter().find(|gpu| gpu.about.mig.is_none() && gpu.about.minor == Some(minor));
         gpu.is_some_and(|gpu| {
-            gpu.holders.iter().any(|holder| holder.process.pid() == pid && is_display(self.snapshot, holder))
+            gpu.holders.iter().any(|holder| holder.process.pid() == pid && is_system(self.snapshot, holder))
         })
     }
 
@@ -357,15 +365,24 @@ impl Reader<'_> {
     fn counts(&self, position: usize, process: &Found) -> bool {
         let job = process.job.as_deref();
         if self.scope.shared.contains(&position) {
-            return job.is_some_and(|job| self.scope.job.as_ref().is_some_and(|own| own.is_named(job)));
+            let Some(own) = &self.scope.job else { return true };
+            // With `proctrack/linuxproc`, the cgroup does not show the job.
+            return job.map_or_else(|| process.uid.is_none_or(|uid| uid == own.uid), |job| own.is_named(job));
         }
         !job.is_some_and(|job| self.scope.running.contains(job))
     }
 }
 
-/// Returns whether a process is a display server of the system, which uses a GPU as long as the node runs.
-fn is_display(snapshot: &Snapshot, holder: &Holder) -> bool {
+/// Returns whether a process is a control daemon or server of MPS that the system runs.
+fn is_mps(process: &DeviceProcess) -> bool {
+    process.comm == MPS && process.uid.is_some_and(|uid| uid < FIRST_USER)
+}
+
+/// Returns whether a process is a display server or MPS server of the system, which uses a GPU as long as the node runs.
+fn is_system(snapshot: &Snapshot, holder: &Holder) -> bool {
     let facts = snapshot.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
-    let is_system = facts.and_then(|facts| facts.uid).is_some_and(|uid| uid < FIRST_USER);
-    is_system && holder.kinds.letters() == "G"
+    facts.is_some_and(|facts| {
+        let outside_jobs = facts.place.boundary.is_none() && facts.uid.is_some_and(|uid| uid < FIRST_USER);
+        outside_jobs && SYSTEM.contains(&facts.comm.as_str())
+    })
 }

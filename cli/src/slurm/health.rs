@@ -7,6 +7,7 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bailiff_proc::clock::Deadline;
 use bailiff_snapshot::slurm::JobRecord;
 use serde::{Deserialize, Serialize};
 
@@ -29,15 +30,31 @@ const SLURMS_REASONS: [&str; 2] = ["Prolog error", "Epilog error"];
 const NO_REASON: &str = "none";
 /// Number of consecutive clean runs before the node is resumed.
 const CLEAN_RUNS: u32 = 3;
-/// States of jobs that may have processes on the node.
-const RUNNING: &str = "--states=running,suspended,completing,configuring,stopped";
+/// Start of the reasons of this program.
+const OWN_REASON: &str = "bailiff: gpu ";
+/// Time limit of a run. slurmd kills a HealthCheckProgram after 60 s.
+const LIMIT: Duration = Duration::from_secs(50);
 
-/// What the last runs did, in `health.json`.
+/// The last runs, in `health.json`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct History {
-    /// The reason with which this program drained the node.
-    reason: Option<String>,
+    /// Number of consecutive clean runs.
     clean_runs: u32,
+}
+
+/// A run on this node.
+struct Run<'a> {
+    node: &'a str,
+    /// Time limit of each command.
+    timeout: Duration,
+    deadline: Deadline,
+}
+
+impl Run<'_> {
+    /// Runs a program of Slurm.
+    fn output(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        programs::output(program, arguments, self.timeout.min(self.deadline.left()))
+    }
 }
 
 /// The result of a run.
@@ -61,16 +78,17 @@ pub(super) fn health(flags: &Health) -> Result<ExitCode, Failure> {
         print_stdout("bailiff health: another run is in progress\n")?;
         return Ok(ExitCode::SUCCESS);
     };
-    let (config, inspection) = match Config::read(&common.config) {
+    let deadline = Deadline::after(LIMIT);
+    let (verdict, inspection, action) = match Config::read(&common.config) {
         Ok(config) => {
-            let inspection = inspect(flags, &config, &node).unwrap_or_else(Inspection::unknown);
-            (Some(config), inspection)
+            let run = Run { node: &node, timeout: config.health.timeout, deadline };
+            let inspection = inspect(flags, &config, &run).unwrap_or_else(Inspection::unknown);
+            let action = act(flags, &config.health, &run, &inspection);
+            (inspection.verdict(), inspection, action)
         }
-        Err(why) => (None, Inspection::unknown(why)),
+        Err(why) => (Verdict::InvalidConfig, Inspection::unknown(why), None),
     };
-    let verdict = if config.is_some() { inspection.verdict() } else { Verdict::InvalidConfig };
     state::count(&common.state_dir, "health", verdict.name())?;
-    let action = config.and_then(|config| act(flags, &config.health, (&node, verdict), &inspection));
     let text = if common.json {
         let report = Report { hook: "health", node: &node, verdict, inspection: &inspection, action };
         serde_json::to_string(&report).map_err(std::io::Error::from)? + "\n"
@@ -84,27 +102,26 @@ pub(super) fn health(flags: &Health) -> Result<ExitCode, Failure> {
 
 /// Returns what uses GPUs without a job. Two inspections a second apart must agree, because a job may start or end
 /// meanwhile.
-fn inspect(flags: &Health, config: &Config, node: &str) -> Result<Inspection, String> {
-    let (common, timeout) = (&flags.common, config.health.timeout);
-    let gpus: BTreeMap<usize, u32> = map(common, config, node, timeout)?.into_iter().enumerate().collect();
-    let mut inspector =
-        Inspector::start(&common.machine, config.tolerance, timeout).map_err(|error| error.to_string())?;
-    let mut first = None;
+fn inspect(flags: &Health, config: &Config, run: &Run<'_>) -> Result<Inspection, String> {
+    let common = &flags.common;
+    let gpus: BTreeMap<usize, u32> =
+        map(common, config, run.node, run.timeout)?.into_iter().enumerate().collect();
+    let mut inspector = Inspector::start(&common.machine, config.tolerance, run.timeout)
+        .map_err(|error| error.to_string())?;
+    let mut first: Option<Inspection> = None;
     loop {
-        let running = running(node, timeout)?;
+        let running = running(run)?;
         let records = state::records(&common.state_dir).map_err(|error| error.to_string())?;
-        let scope = Scope { gpus: free(&gpus, &records, &running), running, ..Scope::default() };
-        let mut now = inspector.inspect(&scope);
+        let gpus = free(&gpus, &records, &running)?;
+        let mut now = inspector.inspect(&Scope { gpus, running, ..Scope::default() });
         if now.findings.is_empty() {
             return Ok(now);
         }
-        match first.take() {
-            None => first = Some(now),
-            Some(first) => {
-                now.findings.retain(|finding| remains(finding, &first));
-                return Ok(now);
-            }
+        if let Some(first) = first {
+            now.findings.retain(|finding| remains(finding, &first));
+            return Ok(now);
         }
+        first = Some(now);
         std::thread::sleep(PAUSE);
     }
 }
@@ -115,29 +132,26 @@ fn remains(finding: &Finding, earlier: &Inspection) -> bool {
     earlier.findings.iter().any(|other| other.gpu == finding.gpu && identity(other) == identity(finding))
 }
 
-/// Returns the GPUs that no job can use: those in no record, if all running jobs have records.
+/// Returns the GPUs that no running job has. Fails if the GPUs of a running job are not recorded.
 fn free(
     gpus: &BTreeMap<usize, u32>,
     records: &[JobRecord],
     running: &BTreeSet<String>,
-) -> BTreeMap<usize, u32> {
-    let has_record =
-        |job: &String| records.iter().any(|record| record.job.as_ref() == job && record.gpus.is_some());
-    if !running.iter().all(has_record) {
-        return BTreeMap::new();
+) -> Result<BTreeMap<usize, u32>, String> {
+    let record_of = |job: &String| records.iter().find(|record| record.is_named(job));
+    let mut used = BTreeSet::new();
+    for job in running {
+        let recorded = record_of(job).and_then(|record| record.gpus.as_ref());
+        let recorded = recorded.ok_or_else(|| format!("job {job} has no record of its GPUs"))?;
+        used.extend(recorded.iter().map(|gpu| gpu.minor));
     }
-    let used: BTreeSet<u32> =
-        records.iter().flat_map(|record| record.gpus.iter().flatten().map(|gpu| gpu.minor)).collect();
-    gpus.iter()
-        .filter(|(_, minor)| !used.contains(minor))
-        .map(|(position, minor)| (*position, *minor))
-        .collect()
+    let free = gpus.iter().filter(|(_, minor)| !used.contains(minor));
+    Ok(free.map(|(position, minor)| (*position, *minor)).collect())
 }
 
 /// Returns the ids of the jobs on this node.
-fn running(node: &str, timeout: Duration) -> Result<BTreeSet<String>, String> {
-    let text =
-        programs::output("squeue", &["--noheader", "--nodelist", node, RUNNING, "--format=%A"], timeout)?;
+fn running(run: &Run<'_>) -> Result<BTreeSet<String>, String> {
+    let text = run.output("squeue", &["--noheader", "--nodelist", run.node, "--format=%A"])?;
     Ok(text.split_whitespace().map(str::to_owned).collect())
 }
 
@@ -145,32 +159,21 @@ fn running(node: &str, timeout: Duration) -> Result<BTreeSet<String>, String> {
 fn act(
     flags: &Health,
     settings: &super::config::Health,
-    (node, verdict): (&str, Verdict),
+    run: &Run<'_>,
     inspection: &Inspection,
 ) -> Option<String> {
     let path = flags.common.state_dir.join("health.json");
     let saved = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let mut history: History = saved.unwrap_or_default();
-    let done = match (verdict, inspection.findings.first()) {
-        (Verdict::NotClean, Some(finding)) if settings.drain => {
-            history.clean_runs = 0;
-            drain(node, reason(finding), settings.timeout, &mut history)
-        }
-        (Verdict::Clean, _) if settings.resume && history.reason.is_some() => {
-            history.clean_runs += 1;
-            if history.clean_runs < CLEAN_RUNS {
-                Ok(None)
-            } else {
-                resume(node, settings.timeout, &mut history)
-            }
-        }
-        _ => {
-            history.clean_runs = 0;
-            Ok(None)
-        }
-    };
+    let is_clean = inspection.verdict() == Verdict::Clean;
+    history.clean_runs = if is_clean { history.clean_runs.saturating_add(1) } else { 0 };
     // Without the file, the node is not resumed.
     let saved = state::write(&path, &history).err().map(|error| format!("{}: {error}", path.display()));
+    let done = match inspection.findings.first() {
+        Some(finding) if settings.drain => drain(run, &reason(finding)),
+        None if settings.resume && history.clean_runs >= CLEAN_RUNS => resume(run),
+        _ => Ok(None),
+    };
     done.unwrap_or_else(Some).or(saved)
 }
 
@@ -181,48 +184,36 @@ fn reason(finding: &Finding) -> String {
     format!("bailiff: {text}").chars().take(MAX_REASON).collect()
 }
 
-fn drain(
-    node: &str,
-    reason: String,
-    timeout: Duration,
-    history: &mut History,
-) -> Result<Option<String>, String> {
-    let current = current_reason(node, timeout)?;
-    let ours = history.reason.as_ref() == Some(&current);
-    if ours && current == reason {
+fn drain(run: &Run<'_>, reason: &str) -> Result<Option<String>, String> {
+    let (node, current) = (run.node, current_reason(run)?);
+    if current == *reason {
         return Ok(None);
     }
-    if !ours && current != NO_REASON && !SLURMS_REASONS.contains(&current.as_str()) {
+    let is_slurms = current == NO_REASON || SLURMS_REASONS.contains(&current.as_str());
+    if !is_slurms && !current.starts_with(OWN_REASON) {
         return Ok(Some(format!("{node} keeps its reason: {current}")));
     }
-    update(node, &["state=drain", &format!("reason={reason}")], timeout)?;
-    let done = format!("drained {node}: {reason}");
-    history.reason = Some(reason);
-    Ok(Some(done))
+    update(run, &["state=drain", &format!("reason={reason}")])?;
+    Ok(Some(format!("drained {node}: {reason}")))
 }
 
-fn resume(node: &str, timeout: Duration, history: &mut History) -> Result<Option<String>, String> {
-    let current = current_reason(node, timeout)?;
-    let ours = history.reason.take().is_some_and(|reason| reason == current);
-    history.clean_runs = 0;
-    if !ours {
+fn resume(run: &Run<'_>) -> Result<Option<String>, String> {
+    if !current_reason(run)?.starts_with(OWN_REASON) {
         return Ok(None);
     }
-    update(node, &["state=resume"], timeout)?;
-    Ok(Some(format!("resumed {node}")))
+    update(run, &["state=resume"])?;
+    Ok(Some(format!("resumed {}", run.node)))
 }
 
-fn current_reason(node: &str, timeout: Duration) -> Result<String, String> {
-    let text = programs::output("sinfo", &["--noheader", "--nodes", node, "--format=%E"], timeout)?;
-    text.lines()
-        .next()
-        .map(|line| line.trim().to_owned())
-        .ok_or_else(|| format!("sinfo does not know the node {node}"))
+fn current_reason(run: &Run<'_>) -> Result<String, String> {
+    let text = run.output("sinfo", &["--noheader", "--nodes", run.node, "--format=%E"])?;
+    let line = text.lines().next().map(|line| line.trim().to_owned());
+    line.ok_or_else(|| format!("sinfo does not know the node {}", run.node))
 }
 
-fn update(node: &str, settings: &[&str], timeout: Duration) -> Result<(), String> {
-    let node = format!("nodename={node}");
-    programs::output("scontrol", &[&["update", &node], settings].concat(), timeout).map(drop)
+fn update(run: &Run<'_>, settings: &[&str]) -> Result<(), String> {
+    let node = format!("nodename={}", run.node);
+    run.output("scontrol", &[&["update", &node], settings].concat()).map(drop)
 }
 
 #[cfg(test)]
@@ -248,17 +239,17 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_free_only_if_all_running_jobs_have_records() {
+    fn gpus_are_known_to_be_free_only_if_all_running_jobs_have_records() {
         let gpus = BTreeMap::from([(0, 3), (1, 1)]);
         let record: JobRecord = serde_json::from_value(serde_json::json!({
-            "boot_id": "b", "job": "7", "sluid": null, "uid": 1000, "node": "n", "boot_ms": 0,
+            "boot_id": "b", "job": "7", "sluid": null, "uid": 1000, "user": null, "node": "n", "boot_ms": 0,
             "gpus": [{"position": 0, "minor": 3, "uuid": null}],
         }))
         .unwrap();
         let jobs = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<String>>();
         let free = |ids: &[&str]| free(&gpus, std::slice::from_ref(&record), &jobs(ids));
-        assert_eq!(free(&["7"]), BTreeMap::from([(1, 1)]));
-        assert_eq!(free(&[]), BTreeMap::from([(1, 1)]), "the epilog has not deleted the record yet");
-        assert_eq!(free(&["7", "8"]), BTreeMap::new());
+        assert_eq!(free(&["7"]), Ok(BTreeMap::from([(1, 1)])));
+        assert_eq!(free(&[]), Ok(gpus.clone()), "the record of a job that no longer runs hides nothing");
+        assert_eq!(free(&["7", "8"]), Err("job 8 has no record of its GPUs".to_owned()));
     }
 }

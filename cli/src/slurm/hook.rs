@@ -17,8 +17,8 @@ use serde::Serialize;
 use super::config::{Config, Epilog, OnResult, Prolog};
 use super::flags::{Common, Hook};
 use super::gpus::{Inspection, Inspector, Scope, Verdict};
-use super::job::{Job, gpu_map, node_name};
-use super::leftovers::{self, Leftover};
+use super::job::{Job, by_slurmd, gpu_map, node_name};
+use super::leftovers::{Leftover, Leftovers};
 use super::state;
 use crate::exit::Failure;
 use crate::output::{print_message, print_stdout};
@@ -85,6 +85,12 @@ impl<'a> Run<'a> {
 
     fn run(&self, flags: &Hook, policy: fn(&Config) -> Policy) -> Result<ExitCode, Failure> {
         self.note(state::prepare(&self.common.state_dir));
+        let records = state::records(&self.common.state_dir);
+        let own =
+            records.ok().and_then(|records| records.into_iter().find(|record| record.job == self.job.id));
+        if self.hook == "epilog" {
+            self.note(self.forget());
+        }
         let config = match Config::read(&self.common.config) {
             Ok(config) => config,
             // A typing error must not drain the whole cluster.
@@ -96,10 +102,12 @@ impl<'a> Run<'a> {
         policy.wait = flags.wait.unwrap_or(policy.wait);
         policy.on_unknown = flags.on_unknown.unwrap_or(policy.on_unknown);
         if self.job.gpus.as_ref().is_some_and(Vec::is_empty) {
+            self.note(self.save(Some(BTreeMap::new()), &Inspection::default()));
             return self.finish(Verdict::NoGpus, (&Inspection::default(), Vec::new()), 0);
         }
         let gpus = self.gpus(&config);
-        let waited = gpus.clone().and_then(|gpus| self.wait(gpus, config.tolerance, &policy));
+        let started = own.map(|record| Duration::from_millis(record.boot_ms));
+        let waited = gpus.clone().and_then(|gpus| self.wait((gpus, started), config.tolerance, &policy));
         let (inspection, leftovers) = waited.unwrap_or_else(|why| (Inspection::unknown(why), Vec::new()));
         let verdict = inspection.verdict();
         let code = match verdict {
@@ -107,9 +115,7 @@ impl<'a> Run<'a> {
             Verdict::Unknown if policy.on_unknown == OnResult::Fail => 2,
             _ => 0,
         };
-        if self.hook == "epilog" {
-            self.note(self.forget());
-        } else if code == 0 {
+        if code == 0 {
             self.note(self.save(gpus.ok(), &inspection));
         }
         self.finish(verdict, (&inspection, leftovers), code)
@@ -133,45 +139,46 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Checks the GPUs until they are clean or the time limit is reached, and ends leftovers of the job once.
+    /// Checks the GPUs until they are clean or the time limit is reached, and ends leftovers of the job. A GPU that was not
+    /// clean and then cannot be read is not clean.
     fn wait(
         &self,
-        gpus: BTreeMap<usize, u32>,
+        (gpus, started): (BTreeMap<usize, u32>, Option<Duration>),
         tolerance: u64,
         policy: &Policy,
     ) -> Result<(Inspection, Vec<Leftover>), String> {
-        let deadline = Deadline::after(policy.wait);
+        let deadline = Deadline::after(policy.wait.saturating_sub(since_boot().saturating_sub(self.started)));
         let failed = |error: io::Error| error.to_string();
-        let records = state::records(&self.common.state_dir).map_err(failed)?;
-        let own = records.iter().find(|record| record.job == self.job.id);
-        let started = own.map(|record| Duration::from_millis(record.boot_ms));
-        let used = |record: &&JobRecord| record.job != self.job.id;
-        let elsewhere: BTreeSet<u32> = records
-            .iter()
-            .filter(used)
-            .flat_map(|record| record.gpus.iter().flatten().map(|gpu| gpu.minor))
-            .collect();
-        let shared = gpus
-            .iter()
-            .filter(|(_, minor)| elsewhere.contains(minor))
-            .map(|(position, _)| *position)
-            .collect();
-        let scope = Scope { gpus, shared, job: Some(self.job.clone()), running: BTreeSet::new() };
-        let mut inspector = Inspector::start(&self.common.machine, tolerance, policy.wait).map_err(failed)?;
-        let mut inspection = inspector.inspect(&scope);
-        if inspection.findings.is_empty() {
-            return Ok((inspection, Vec::new()));
-        }
-        // slurmd discards the output of a hook that it kills, so the findings are printed first.
-        self.print_findings(&inspection).map_err(failed)?;
-        let leftovers = policy.grace.map_or_else(Vec::new, |grace| {
-            leftovers::end(&inspection.findings, &self.job, started, grace.min(deadline.left()))
-        });
-        while !inspection.findings.is_empty() && !deadline.passed() {
+        let scope = self.scope(gpus).map_err(failed)?;
+        let mut inspector =
+            Inspector::start(&self.common.machine, tolerance, deadline.left()).map_err(failed)?;
+        let mut leftovers = policy.grace.map(|grace| Leftovers::new(&self.job, started, grace, deadline));
+        let mut last = inspector.inspect(&scope);
+        // slurmd may kill the hook while it waits.
+        self.print_findings(&last).map_err(failed)?;
+        while last.verdict() != Verdict::Clean && !deadline.passed() {
+            if let Some(leftovers) = &mut leftovers {
+                leftovers.end(&last.findings);
+            }
             std::thread::sleep(PAUSE.min(deadline.left()));
-            inspection = inspector.inspect(&scope);
+            let mut now = inspector.inspect(&scope);
+            if now.verdict() == Verdict::Unknown {
+                now.findings = last.findings;
+            }
+            last = now;
         }
-        Ok((inspection, leftovers))
+        Ok((last, leftovers.map(Leftovers::results).unwrap_or_default()))
+    }
+
+    /// Returns the job's GPUs. A GPU is shared if another running job has it, too.
+    fn scope(&self, gpus: BTreeMap<usize, u32>) -> io::Result<Scope> {
+        let others =
+            state::running(&self.common.state_dir)?.into_iter().filter(|record| record.job != self.job.id);
+        let elsewhere: BTreeSet<u32> =
+            others.flat_map(|record| record.gpus).flatten().map(|gpu| gpu.minor).collect();
+        let shared = gpus.iter().filter(|(_, minor)| elsewhere.contains(minor));
+        let shared = shared.map(|(position, _)| *position).collect();
+        Ok(Scope { gpus, shared, job: Some(self.job.clone()), running: BTreeSet::new() })
     }
 
     fn print_findings(&self, inspection: &Inspection) -> io::Result<()> {
@@ -209,8 +216,12 @@ impl<'a> Run<'a> {
         Ok(code.into())
     }
 
-    /// Saves the job's GPUs for the exporter and the epilog.
+    /// Saves the job's GPUs for the exporter and the epilog, in the prolog of a job. Nothing deletes the record of a run by
+    /// hand, in which the node has no name from slurmd.
     fn save(&self, gpus: Option<BTreeMap<usize, u32>>, inspection: &Inspection) -> io::Result<()> {
+        if self.hook != "prolog" || !by_slurmd() {
+            return Ok(());
+        }
         let Some(boot_id) = Proc::own().ok().and_then(|proc| proc.boot_id()) else { return Ok(()) };
         let allocated =
             |(position, minor)| AllocatedGpu { position, minor, uuid: inspection.uuids.get(&minor).cloned() };

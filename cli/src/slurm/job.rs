@@ -5,7 +5,7 @@
 use std::env;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bailiff_proc::Proc;
 use bailiff_snapshot::ProcessKey;
@@ -65,6 +65,11 @@ fn not_a_hook(name: &str) -> Failure {
     ))
 }
 
+/// Returns whether slurmd runs this command.
+pub(super) fn by_slurmd() -> bool {
+    variable("SLURMD_NODENAME").is_some()
+}
+
 /// Returns Slurm's name of this node.
 pub(super) fn node_name() -> Result<String, Failure> {
     let name = variable("SLURMD_NODENAME").unwrap_or_else(host_name);
@@ -83,11 +88,19 @@ fn host_name() -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
+/// Returns when gres.conf was last changed; `None` if it is not beside slurm.conf.
+fn gres_changed() -> Option<SystemTime> {
+    let conf = variable("SLURM_CONF").unwrap_or_else(|| "/etc/slurm/slurm.conf".to_owned());
+    fs::metadata(Path::new(&conf).with_file_name("gres.conf")).ok()?.modified().ok()
+}
+
 /// The GPUs of the node in Slurm's order, saved for as long as the same slurmd runs. With `AutoDetect=nvml`, asking
 /// again could hang with the driver.
 #[derive(Debug, Serialize, Deserialize)]
 struct SavedMap {
     slurmd: ProcessKey,
+    /// When gres.conf was last changed, because `scontrol reconfigure` reads it again.
+    gres: Option<SystemTime>,
     minors: Vec<u32>,
 }
 
@@ -97,7 +110,8 @@ pub(super) fn gpu_map(state_dir: &Path, node: &str, deadline: Duration) -> Resul
     let parent = Proc::own().and_then(|proc| proc.stat(std::os::unix::process::parent_id()));
     let slurmd = parent.ok().filter(|parent| parent.comm == "slurmd").map(|parent| parent.key);
     let saved = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<SavedMap>(&text).ok());
-    if let Some(saved) = saved.filter(|saved| Some(saved.slurmd) == slurmd) {
+    let gres = gres_changed();
+    if let Some(saved) = saved.filter(|saved| Some(saved.slurmd) == slurmd && saved.gres == gres) {
         return Ok(saved.minors);
     }
     let mut arguments = vec!["-G"];
@@ -109,7 +123,7 @@ pub(super) fn gpu_map(state_dir: &Path, node: &str, deadline: Duration) -> Resul
         .ok_or("slurmd -G names no device files /dev/nvidiaN (MIG, or gres.conf without File=)")?;
     if let Some(slurmd) = slurmd {
         // Only a cache: the next hook asks again.
-        let _ = write(&path, &SavedMap { slurmd, minors: minors.clone() });
+        let _ = write(&path, &SavedMap { slurmd, gres, minors: minors.clone() });
     }
     Ok(minors)
 }

@@ -33,45 +33,72 @@ pub(super) struct Leftover {
     pub(super) why: Option<String>,
 }
 
-/// Ends the processes of the job among the findings, with SIGTERM, and with SIGKILL after `grace`.
-pub(super) fn end(
-    findings: &[Finding],
-    job: &Job,
-    started: Option<Duration>,
+/// Ends the processes of a job, and remembers what happened to each.
+pub(super) struct Leftovers {
+    rule: Arc<Rule>,
+    /// Time between SIGTERM and SIGKILL.
     grace: Duration,
-) -> Vec<Leftover> {
-    let keys: BTreeMap<u32, Option<ProcessKey>> = findings
-        .iter()
-        .filter_map(|finding| finding.process.as_ref())
-        .map(|process| (process.pid, process.key))
-        .collect();
-    let rule = Arc::new(Rule { job: job.clone(), started });
-    let (mut held, mut results) = (Vec::new(), Vec::new());
-    for (pid, key) in keys {
-        let rule = Arc::clone(&rule);
-        // Its owner can make the read of a process's environment hang.
-        let path = format!("/proc/{pid}");
-        let checked = file::within(Path::new(&path), PATIENCE, move |_| Ok(rule.hold(key)));
-        match checked.unwrap_or_else(|error| Err(format!("it cannot be read: {error}"))) {
-            Ok(pidfd) => held.push((pid, pidfd)),
-            Err(why) => results.push(Leftover { pid, ended: false, why: Some(why) }),
+    deadline: Deadline,
+    results: BTreeMap<u32, Leftover>,
+}
+
+impl Leftovers {
+    /// Returns nothing ended yet. `started` is when the job started, since boot.
+    pub(super) fn new(job: &Job, started: Option<Duration>, grace: Duration, deadline: Deadline) -> Self {
+        let rule = Arc::new(Rule { job: job.clone(), started });
+        Self { rule, grace, deadline, results: BTreeMap::new() }
+    }
+
+    /// Returns what happened to each process.
+    pub(super) fn results(self) -> Vec<Leftover> {
+        self.results.into_values().collect()
+    }
+
+    /// Ends the processes of the job among the findings, with SIGTERM, and with SIGKILL after the grace time.
+    pub(super) fn end(&mut self, findings: &[Finding]) {
+        let mut held = Vec::new();
+        for process in findings.iter().filter_map(|finding| finding.process.as_ref()) {
+            let (pid, key) = (process.pid, process.key);
+            if held.iter().any(|(held, _)| *held == pid) {
+                continue;
+            }
+            match self.hold(pid, key) {
+                Ok(pidfd) => held.push((pid, pidfd)),
+                Err(why) => self.note(pid, Some(why)),
+            }
+        }
+        if held.is_empty() {
+            return;
+        }
+        send(&held, Signal::TERM, self.grace.min(self.deadline.left()));
+        let alive: Vec<(u32, Pidfd)> = held
+            .into_iter()
+            .filter_map(|(pid, pidfd)| {
+                let ended = pidfd.ended();
+                if ended {
+                    self.note(pid, None);
+                }
+                (!ended).then_some((pid, pidfd))
+            })
+            .collect();
+        send(&alive, Signal::KILL, AFTER_KILL);
+        for (pid, pidfd) in alive {
+            self.note(pid, (!pidfd.ended()).then(|| "it has not exited after SIGKILL".to_owned()));
         }
     }
-    send(&held, Signal::TERM, grace);
-    held.retain(|(pid, pidfd)| {
-        let ended = pidfd.ended();
-        if ended {
-            results.push(Leftover { pid: *pid, ended, why: None });
-        }
-        !ended
-    });
-    send(&held, Signal::KILL, AFTER_KILL);
-    results.extend(held.iter().map(|(pid, pidfd)| {
-        let ended = pidfd.ended();
-        Leftover { pid: *pid, ended, why: (!ended).then(|| "it has not exited after SIGKILL".to_owned()) }
-    }));
-    results.sort_by_key(|leftover| leftover.pid);
-    results
+
+    /// Opens a process of the job. Its owner can make the read of its environment hang.
+    fn hold(&self, pid: u32, key: Option<ProcessKey>) -> Result<Pidfd, String> {
+        let rule = Arc::clone(&self.rule);
+        let path = format!("/proc/{pid}");
+        let patience = PATIENCE.min(self.deadline.left());
+        let checked = file::within(Path::new(&path), patience, move |_| Ok(rule.hold(key)));
+        checked.unwrap_or_else(|error| Err(format!("it cannot be read: {error}")))
+    }
+
+    fn note(&mut self, pid: u32, why: Option<String>) {
+        self.results.insert(pid, Leftover { pid, ended: why.is_none(), why });
+    }
 }
 
 /// Sends a signal to each process, and waits until they have exited.
@@ -142,8 +169,9 @@ impl Rule {
             Some(started) if key.started() < started => return why("it is older than the job"),
             Some(_) => {}
         }
-        let names = ["SLURM_JOB_ID", "SLURM_JOBID"];
-        if names.iter().filter_map(|name| process.variable(name)).any(|id| self.job.is_named(&id)) {
+        let ids: Vec<String> =
+            ["SLURM_JOB_ID", "SLURM_JOBID"].into_iter().filter_map(|name| process.variable(name)).collect();
+        if !ids.is_empty() && ids.iter().all(|id| self.job.is_named(id)) {
             Ok(None)
         } else {
             why("its environment does not name the job")

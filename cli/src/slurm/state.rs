@@ -4,12 +4,19 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use bailiff_proc::Proc;
+use bailiff_proc::clock::since_boot;
+use bailiff_proc::{Proc, Process};
+use bailiff_sampler::read_slurm_directory;
+use bailiff_snapshot::Gaps;
 use bailiff_snapshot::slurm::{JobId, JobRecord};
 use serde::Serialize;
+
+/// Time after a prolog in which its job may not yet have a step.
+const NEW: Duration = Duration::from_mins(1);
 
 /// Creates the directory with its subdirectories, readable for its group.
 pub(super) fn prepare(state_dir: &Path) -> io::Result<()> {
@@ -46,25 +53,40 @@ fn jobs(state_dir: &Path) -> PathBuf {
     state_dir.join("jobs")
 }
 
-/// Returns the records of this boot. Files that are invalid or do not belong to root are ignored.
+/// Returns the records of this boot.
 pub(super) fn records(state_dir: &Path) -> io::Result<Vec<JobRecord>> {
     let boot = Proc::own().ok().and_then(|proc| proc.boot_id());
-    let entries = match fs::read_dir(jobs(state_dir)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let read = entries.filter_map(|entry| record(&entry.ok()?.path()));
-    Ok(read.filter(|record| Some(&record.boot_id) == boot.as_ref()).collect())
+    let found = read_slurm_directory(state_dir, &mut Gaps::default());
+    let found =
+        found.map_err(|fault| io::Error::other(format!("{}: {}", state_dir.display(), fault.name())))?;
+    let records = found.unwrap_or_default().jobs.into_iter();
+    Ok(records.filter(|record| Some(&record.boot_id) == boot.as_ref()).collect())
 }
 
-/// Reads a record; `None` if it is not a regular file of root with a record of the job that its name states.
-pub(super) fn record(path: &Path) -> Option<JobRecord> {
-    let about = fs::symlink_metadata(path).ok()?;
-    if !about.is_file() || about.uid() != 0 || path.extension()? != "json" {
-        return None;
-    }
-    let record: JobRecord = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    (path.file_stem()?.to_str()? == record.job.as_ref()).then_some(record)
+/// Returns the records of jobs that run: a `slurmstepd` of the job exists, or its prolog ran less than a minute ago. The
+/// record of a job whose epilog was killed stays, and must not make its GPUs look shared.
+pub(super) fn running(state_dir: &Path) -> io::Result<Vec<JobRecord>> {
+    let mut records = records(state_dir)?;
+    let titles = step_titles()?;
+    let runs = |record: &JobRecord| {
+        let ids = [Some(&record.job), record.sluid.as_ref()];
+        ids.into_iter().flatten().any(|id| titles.iter().any(|title| title.contains(&format!("[{id}."))))
+    };
+    let is_new =
+        |record: &JobRecord| since_boot().saturating_sub(Duration::from_millis(record.boot_ms)) < NEW;
+    records.retain(|record| is_new(record) || runs(record));
+    Ok(records)
+}
+
+/// Returns the titles of root's `slurmstepd` processes, such as `slurmstepd: [17.batch]`.
+fn step_titles() -> io::Result<Vec<String>> {
+    let proc = Proc::own()?;
+    let step = |process: Process| {
+        let is_step = process.stat().ok()?.comm == "slurmstepd" && process.owner().ok()? == 0;
+        is_step.then(|| process.cmdline().ok()).flatten()
+    };
+    let titles = proc.processes()?.filter_map(|process| step(process.ok()?));
+    Ok(titles.map(|title| String::from_utf8_lossy(&title).into_owned()).collect())
 }
 
 /// Opens the lock of a hook; `None` if another run has it. The lock is held while the file is open.

@@ -33,4 +33,5 @@ pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, S
 pub use launcher::Launcher;
 pub use proc::device_processes;
 pub use settings::{Claims, Commands, Mps, Namespace, SamplerSettings};
+pub use slurm::read as read_slurm_directory;
 pub use supervisor::Supervisor;

@@ -19,7 +19,10 @@ const MOST_JOBS: usize = 1024;
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Reads the directory; `None` if the hooks have not run.
-pub(crate) fn read(directory: &Path, gaps: &mut Gaps) -> Result<Option<SlurmSample>, Fault> {
+///
+/// # Errors
+/// If the directory cannot be read, or does not belong to root.
+pub fn read(directory: &Path, gaps: &mut Gaps) -> Result<Option<SlurmSample>, Fault> {
     let Some(jobs) = entries(&directory.join("jobs"))? else { return Ok(None) };
     let mut sample = SlurmSample::default();
     for path in jobs {

@@ -10,8 +10,12 @@ use bailiff_proc::{Directory, Proc, Process, ReadError};
 use bailiff_snapshot::identity::millis;
 use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State};
 
+use crate::launcher::WORKER_ROLE;
+
 /// Number of descriptors read between two checks of the clock.
 const MANY: usize = 256;
+/// First uid of regular users.
+const FIRST_USER: u32 = 1000;
 /// Maximum number of ancestors examined.
 const MOST_ANCESTORS: usize = 16;
 
@@ -94,10 +98,14 @@ impl Search {
     }
 }
 
-/// Returns the process, or `None` if it has exited or is our own worker, which has the driver's files open.
+/// Returns the process, or `None` if it has exited or is a sampling worker, which has the driver's files open.
 fn device_process(proc: &Proc, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
     let process = proc.process(pid).ok()?;
     let stat = process.stat().ok()?;
+    let uid = process.owner().ok();
+    if uid.is_some_and(|uid| uid < FIRST_USER) && is_worker(&process) {
+        return None;
+    }
     let mut parent = stat.ppid;
     for _ in 0..MOST_ANCESTORS {
         if parent == std::process::id() {
@@ -108,13 +116,14 @@ fn device_process(proc: &Proc, pid: u32, minors: Vec<u32>) -> Option<DeviceProce
             _ => break,
         }
     }
-    Some(DeviceProcess {
-        pid,
-        start_ticks: Some(stat.key.start_ticks),
-        comm: stat.comm,
-        uid: process.owner().ok(),
-        minors,
-    })
+    Some(DeviceProcess { pid, start_ticks: Some(stat.key.start_ticks), comm: stat.comm, uid, minors })
+}
+
+/// Returns whether this is a worker of any of our programs. Only asked about processes of the system's users, because
+/// others could start one with a library of their own.
+fn is_worker(process: &Process) -> bool {
+    let line = process.cmdline().unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(WORKER_ROLE.as_bytes())
 }
 
 /// Returns the minor numbers of the open device files. An exited thread-group leader has no descriptors, so
@@ -255,6 +264,20 @@ mod tests {
             fs::write(home.path().join(format!("{pid}/stat")), line).unwrap();
         }
         assert_eq!(pids(&device_processes(home.path(), Duration::from_mins(1)).unwrap()), [40]);
+    }
+
+    #[test]
+    fn workers_of_other_programs_are_left_out() {
+        let home = tempfile::tempdir().unwrap();
+        process(home.path(), 40, ('S', 1));
+        open(home.path(), "40/fd", &["/dev/nvidia0"]);
+        let found = |line: &str| {
+            fs::write(home.path().join("40/cmdline"), line).unwrap();
+            pids(&device_processes(home.path(), Duration::from_mins(1)).unwrap())
+        };
+        // The owner of these files, and thus of the process, is root.
+        assert_eq!(found("/proc/self/exe\0sampling-worker\0{}\0"), [0; 0]);
+        assert_eq!(found("python\0train.py\0"), [40]);
     }
 
     #[test]
