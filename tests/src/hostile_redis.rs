@@ -81,7 +81,7 @@ impl HostileRedis {
 
 /// Replies on a connection until the client disconnects.
 pub fn serve(mut stream: impl Read + Write, attack: Attack) {
-    let mut request = [0; 1 << 16];
+    let mut request = [0; 1 << 14];
     for _ in 0..attack.after {
         if !matches!(stream.read(&mut request), Ok(1..)) || stream.write_all(b"+OK\r\n").is_err() {
             return;

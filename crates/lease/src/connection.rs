@@ -151,7 +151,7 @@ struct Limited<'a> {
 impl Read for Limited<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.stream.read(buffer)?;
-        let lines = buffer[..count].iter().filter(|byte| **byte == b'\n').count();
+        let lines = buffer[..count].iter().map(|byte| usize::from(*byte == b'\n')).sum::<usize>();
         *self.left = self.left.saturating_sub(count + lines * size_of::<Value>());
         if *self.left == 0 { Err(io::ErrorKind::InvalidData.into()) } else { Ok(count) }
     }

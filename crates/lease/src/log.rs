@@ -51,7 +51,7 @@ impl Pool {
             events.extend(part.into_iter().map(event));
             match events.last() {
                 Some(oldest) if !complete && (events.len() as u64) < at_most => {
-                    end = format!("({}", oldest.id)
+                    end = format!("({}", oldest.id);
                 }
                 _ => break,
             }
