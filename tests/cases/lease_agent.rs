@@ -18,6 +18,7 @@ use bailiff_lease::Leases as _;
 use bailiff_lease::audit::{Audit, Gpu};
 use bailiff_lease::{Grant, Pool, TicketStatus};
 use end_to_end::enforcer::Enforcer;
+use end_to_end::hostile_redis::{ATTACKS, HostileRedis, MOST_MIB};
 use end_to_end::leases;
 use end_to_end::node::{Node, TICKS};
 use end_to_end::programs;
@@ -596,6 +597,28 @@ fn silent_redis_delays_only_lease_actions() {
     fixture.redis.go_on();
     fixture.until_idle(&gpu);
     until_up(&enforcer);
+}
+
+#[test]
+fn hostile_redis_is_bounded() {
+    let mut fixture = Fixture::new(1, "");
+    let enforcer = fixture.enforcer();
+    until_up(&enforcer);
+    let before = enforcer.peak_mib();
+    for (attack, why) in ATTACKS {
+        fixture.redis.kill();
+        let hostile = HostileRedis::listen(&fixture.redis.socket(), attack);
+        enforcer.until_status(why, |status| status["leases"]["error"].as_str()?.contains(why).then_some(()));
+        hostile.until_refused(8);
+        println!("{} MiB after {attack:?}", enforcer.peak_mib());
+        fixture.redis.start_again();
+        until_up(&enforcer);
+    }
+    let after = enforcer.peak_mib();
+    assert!(after < before + MOST_MIB, "{before} MiB before, {after} MiB after");
+    let output = fixture.bailiff(&["init", "--gpus", "0"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    fixture.until_idle("0");
 }
 
 /// Rules that release unused leases.

@@ -4,16 +4,21 @@
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test runs programs and fails loudly")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bailiff_lease::Leases as _;
 use bailiff_lease::{End, Pool};
+use end_to_end::certificates::Authority;
+use end_to_end::hostile_redis::{ATTACKS, serve};
 use end_to_end::leases::{bailiff, code, command_of, end, hold, pool, run, states, stdout_of};
-use end_to_end::programs;
 use end_to_end::redis::Redis;
 use end_to_end::wait::until;
+use end_to_end::{programs, tls};
 use rustix::process::{Pid, Signal, kill_process};
+use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
 
 /// Returns the number of leases that `reap` has freed.
@@ -283,6 +288,36 @@ fn value_that_fills_memory_is_refused() {
     assert_eq!(code(&output), 69, "{output:?}");
     assert!(err(&output).contains("larger than 8 MiB"), "{output:?}");
     end(holder, Signal::TERM);
+}
+
+#[test]
+fn hostile_server_over_tcp_and_tls_is_bounded() {
+    let (authority, directory) = (Authority::new("ours"), tempfile::tempdir().unwrap());
+    let trusted = directory.path().join("ca.pem");
+    std::fs::write(&trusted, authority.pem()).unwrap();
+    let config = tls::server(&authority.signs(&["127.0.0.1"]));
+    for ((attack, why), scheme) in
+        ATTACKS.into_iter().flat_map(|attack| [(attack, "redis"), (attack, "rediss")])
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("{scheme}://{}/0", listener.local_addr().unwrap());
+        let config = Arc::clone(&config);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let tls = ServerConnection::new(Arc::clone(&config)).unwrap();
+                std::thread::spawn(move || match scheme {
+                    "redis" => serve(stream, attack),
+                    _ => serve(StreamOwned::new(tls, stream), attack),
+                });
+            }
+        });
+        let mut list = Command::new(programs::bailiff());
+        list.args(["lease", "list"]).env("LEASE_REDIS_URL", address).env("SSL_CERT_FILE", &trusted);
+        let output = list.output().unwrap();
+        assert_eq!(code(&output), 69, "{scheme} {attack:?}: {output:?}");
+        assert!(err(&output).contains(why), "{scheme} {attack:?}: {output:?}");
+        assert!(err(&output).len() < 1024, "{scheme} {attack:?}");
+    }
 }
 
 #[test]

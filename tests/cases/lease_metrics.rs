@@ -19,6 +19,7 @@ use bailiff_snapshot::{Truth, wire};
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
+use end_to_end::hostile_redis::{ATTACKS, HostileRedis, MOST_MIB};
 use end_to_end::leases::{bailiff, command_of, end, hold, pool, run, stdout_of};
 use end_to_end::page::Page;
 use end_to_end::redis::Redis;
@@ -333,4 +334,25 @@ fn without_a_pool_lease_metrics_are_absent() {
     let exporter = Exporter::start(&scenario, &[]);
     let page = exporter.next();
     assert_eq!((up(&page), series(&page)), (None, 0));
+}
+
+#[test]
+fn hostile_redis_is_bounded() {
+    let (scenario, mut redis) = (Scenario::new(&gpus(&[&[]])), pool("0"));
+    let exporter = Exporter::start(&scenario, &["--lease.redis", &redis.address()]);
+    let until_up = || exporter.until("Redis responds", |page| (up(page) == Some(1.0)).then_some(()));
+    until_up();
+    let before = exporter.peak_mib();
+    for (attack, _) in ATTACKS {
+        redis.kill();
+        let hostile = HostileRedis::listen(&redis.socket(), attack);
+        hostile.until_refused(4);
+        exporter.until("Redis is down", |page| (up(page) == Some(0.0)).then_some(()));
+        assert_eq!(series(&exporter.page()), 0, "{attack:?}");
+        println!("{} MiB after {attack:?}", exporter.peak_mib());
+        redis.start_again();
+        until_up();
+    }
+    let after = exporter.peak_mib();
+    assert!(after < before + MOST_MIB, "{before} MiB before, {after} MiB after");
 }

@@ -57,6 +57,36 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Returns the pids of the daemon and its descendants.
+    ///
+    /// # Panics
+    /// If `/proc` cannot be read.
+    pub fn processes(&self) -> Vec<u32> {
+        let all = fs::read_dir("/proc").expect("there is a /proc");
+        let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| self.is_above(*pid)).collect()
+    }
+
+    fn is_above(&self, pid: u32) -> bool {
+        let mut pid = pid;
+        while pid > 1 && pid != self.pid() {
+            let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return false };
+            let Some(stat) = bailiff_snapshot::stat::parse(&stat) else { return false };
+            pid = stat.ppid;
+        }
+        pid == self.pid()
+    }
+
+    /// Returns the sum of the highest memory use of all its processes, in MiB.
+    pub fn peak_mib(&self) -> u64 {
+        let peak = |pid| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+            line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        };
+        self.processes().into_iter().filter_map(peak).sum::<u64>() / 1024
+    }
+
     /// Returns the log so far.
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).join("\n")

@@ -77,19 +77,7 @@ impl Exporter {
     /// # Panics
     /// If `/proc` cannot be read.
     pub fn children(&self, role: &str) -> Vec<u32> {
-        let all = std::fs::read_dir("/proc").expect("there is a /proc");
-        let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter(|pid| has_role(*pid, role) && self.is_above(*pid)).collect()
-    }
-
-    fn is_above(&self, pid: u32) -> bool {
-        let mut pid = pid;
-        while pid > 1 && pid != self.pid() {
-            let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { return false };
-            let Some(stat) = bailiff_snapshot::stat::parse(&stat) else { return false };
-            pid = stat.ppid;
-        }
-        pid == self.pid()
+        self.processes().into_iter().filter(|pid| has_role(*pid, role)).collect()
     }
 }
 

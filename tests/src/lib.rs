@@ -20,6 +20,7 @@ pub mod exporter;
 pub mod fake;
 pub mod holder;
 pub mod home;
+pub mod hostile_redis;
 pub mod http;
 pub mod hung;
 pub mod idle_timeout;

@@ -6,10 +6,24 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned, crypto::ring};
 
 use crate::certificates::{Authority, Pair};
 use crate::http::{self, Answer};
+
+/// Returns the settings of a server with this certificate.
+///
+/// # Panics
+/// If the certificate is invalid.
+pub fn server(pair: &Pair) -> Arc<ServerConfig> {
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("a key");
+    let chain = vec![certificate(&pair.certificate)];
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions that there are")
+        .with_no_client_auth();
+    Arc::new(builder.with_single_cert(chain, key).expect("a certificate and its key"))
+}
 
 /// A connection.
 pub type Stream = StreamOwned<ClientConnection, TcpStream>;

@@ -202,7 +202,7 @@ impl Pool {
             "unmanaged" => NumberedRelease::Unmanaged,
             "held" => NumberedRelease::Held(why),
             "quarantined" => NumberedRelease::Quarantined(why),
-            _ => return Err(LeaseError::Unexpected(how)),
+            _ => return Err(LeaseError::unexpected(how)),
         })
     }
 

@@ -5,6 +5,9 @@ use std::path::Path;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+/// The most bytes of a text of the server in an error.
+const MOST_TEXT: usize = 256;
+
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
@@ -86,11 +89,16 @@ impl LeaseError {
         Self::Address(shown)
     }
 
+    pub(crate) fn unexpected(response: String) -> Self {
+        Self::Unexpected(excerpt(response))
+    }
+
     pub(crate) fn of(error: &RedisError, address: &str) -> Self {
-        let detail = without_script(error.detail().unwrap_or_default()).to_owned();
+        let detail = excerpt(without_script(error.detail().unwrap_or_default()).to_owned());
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Denied(error.to_string()),
             _ if error.is_timeout() => Self::Silent(address.to_owned()),
+            ErrorKind::Parse => Self::Unexpected(detail),
             ErrorKind::Io => Self::Unreachable { address: address.to_owned(), why: error.to_string() },
             ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => {
                 Self::NotNow(detail)
@@ -104,10 +112,15 @@ impl LeaseError {
                 Some("OOM") => Self::Full(detail),
                 Some("WRONGTYPE") => Self::WrongType(detail),
                 Some("MISCONF" | "MASTERDOWN" | "NOREPLICAS" | "BUSY" | "UNBLOCKED") => Self::NotNow(detail),
-                _ => Self::Unexpected(error.to_string()),
+                _ => Self::unexpected(error.to_string()),
             },
         }
     }
+}
+
+pub(crate) fn excerpt(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MOST_TEXT));
+    text
 }
 
 /// Removes the script's hash and line number, which Redis appends to errors in scripts and which are of no use to

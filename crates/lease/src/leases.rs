@@ -172,7 +172,7 @@ impl Leases for Pool {
             "unknown" => Released::Unknown,
             _ => match how.strip_prefix("was ") {
                 Some(state) => Released::Already(state.to_owned()),
-                None => return Err(LeaseError::Unexpected(how)),
+                None => return Err(LeaseError::unexpected(how)),
             },
         })
     }

@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod compat;
+mod connection;
 mod error;
 pub mod health;
 pub mod holder;

@@ -27,6 +27,9 @@ impl Event {
     }
 }
 
+/// The most events of one reply.
+const PART: u64 = 1000;
+
 /// A stream entry as Redis returns it.
 type Entry = (String, Vec<String>);
 
@@ -37,21 +40,35 @@ impl Pool {
     /// If Redis does not respond.
     pub fn events(&mut self, at_most: u64) -> Result<Vec<Event>, LeaseError> {
         let key = self.log_key();
-        let mut command = redis::cmd("XREVRANGE");
-        command.arg(key).arg("+").arg("-").arg("COUNT").arg(at_most);
-        let mut entries: Vec<Entry> = self.with(|connection| command.query(connection))?;
-        entries.reverse();
-        Ok(entries.into_iter().map(event).collect())
+        let (mut events, mut end) = (Vec::new(), "+".to_owned());
+        // In parts, because the size of a reply is limited.
+        loop {
+            let most = PART.min(at_most - events.len() as u64);
+            let mut command = redis::cmd("XREVRANGE");
+            command.arg(&key).arg(end).arg("-").arg("COUNT").arg(most);
+            let part: Vec<Entry> = self.with(|connection| command.query(connection))?;
+            let complete = (part.len() as u64) < most;
+            events.extend(part.into_iter().map(event));
+            match events.last() {
+                Some(oldest) if !complete && (events.len() as u64) < at_most => {
+                    end = format!("({}", oldest.id);
+                }
+                _ => break,
+            }
+        }
+        events.reverse();
+        Ok(events)
     }
 
-    /// Returns the events after `id`. Waits for the first of them, at most for `at_most`.
+    /// Returns the next events after `id`. Waits for the first of them, at most for `at_most`.
     ///
     /// # Errors
     /// If Redis does not respond.
     pub fn events_after(&mut self, id: &str, at_most: Duration) -> Result<Vec<Event>, LeaseError> {
         let key = self.log_key();
         let mut command = redis::cmd("XREAD");
-        command.arg("BLOCK").arg(at_most.as_millis().max(1).to_string()).arg("STREAMS").arg(key).arg(id);
+        command.arg("BLOCK").arg(at_most.as_millis().max(1).to_string()).arg("COUNT").arg(PART);
+        command.arg("STREAMS").arg(key).arg(id);
         let answer: Option<Vec<(String, Vec<Entry>)>> = self.block(&command, at_most)?;
         Ok(answer.into_iter().flatten().flat_map(|(_, entries)| entries).map(event).collect())
     }

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use redis::{Client, Connection, FromRedisValue};
+use redis::{ConnectionInfo, ConnectionLike as _, FromRedisValue, IntoConnectionInfo as _};
 
 use crate::audit::{Audit, Gpu};
+use crate::connection::Connection;
 use crate::{LeaseError, Op};
 
 /// A request for GPUs, and its holder.
@@ -85,7 +86,7 @@ impl Init {
             "done" => Ok(Self::Done(count)),
             "initialised" => Ok(Self::Already(count)),
             "held" => Ok(Self::Held(count)),
-            _ => Err(LeaseError::Unexpected(how)),
+            _ => Err(LeaseError::unexpected(how)),
         }
     }
 }
@@ -117,9 +118,7 @@ pub enum Extended {
 /// A pool in Redis.
 pub struct Pool {
     connection: Connection,
-    /// Whether the last call timed out. Its reply may still arrive, so the next call opens a new connection.
-    silent: bool,
-    pub(crate) client: Client,
+    pub(crate) server: ConnectionInfo,
     address: String,
     pub(crate) prefix: String,
     pub(crate) patience: Duration,
@@ -142,31 +141,29 @@ impl Pool {
     /// # Errors
     /// If the server does not respond, or refuses the connection.
     pub fn open(address: &str, prefix: &str, patience: Duration) -> Result<Self, LeaseError> {
-        let client = client(address)?;
-        let shown = client.get_connection_info().addr().to_string();
-        let connection = connect(&client, patience).map_err(|error| LeaseError::of(&error, &shown))?;
+        let server = server(address)?;
+        let shown = server.addr().to_string();
+        let connection =
+            Connection::open(&server, patience).map_err(|error| LeaseError::of(&error, &shown))?;
         let prefix = prefix.to_owned();
-        Ok(Self { connection, silent: false, client, address: shown, prefix, patience, closed: None })
+        Ok(Self { connection, server, address: shown, prefix, patience, closed: None })
     }
 
     pub(crate) fn reconnect(&mut self) -> Result<(), LeaseError> {
-        let connection = connect(&self.client, self.patience);
-        self.connection = connection.map_err(|error| LeaseError::of(&error, &self.address))?;
-        self.silent = false;
+        self.connection = self.connection_of(&self.server)?;
         Ok(())
     }
 
     /// Returns a connection to the same server with other settings.
-    pub(crate) fn connection_of(&self, client: &Client) -> Result<Connection, LeaseError> {
-        self.map_error(connect(client, self.patience))
+    pub(crate) fn connection_of(&self, server: &ConnectionInfo) -> Result<Connection, LeaseError> {
+        self.map_error(Connection::open(server, self.patience))
     }
 
-    /// Returns the same pool, on a connection with other settings.
-    pub(crate) fn another(&self, client: &Client) -> Result<Self, LeaseError> {
+    /// Returns the same pool, on another connection.
+    pub(crate) fn another(&self) -> Result<Self, LeaseError> {
         Ok(Self {
-            connection: self.connection_of(client)?,
-            silent: false,
-            client: client.clone(),
+            connection: self.connection_of(&self.server)?,
+            server: self.server.clone(),
             address: self.address.clone(),
             prefix: self.prefix.clone(),
             patience: self.patience,
@@ -187,24 +184,24 @@ impl Pool {
     ) -> Result<T, LeaseError> {
         let patience = self.patience;
         self.with(|connection| {
-            connection.set_read_timeout(Some(at_most + patience))?;
+            connection.patience = Some(at_most + patience);
             let answer = command.query(connection);
-            connection.set_read_timeout(Some(patience))?;
+            connection.patience = Some(patience);
             answer
         })
     }
 
-    /// Runs a query on the connection.
+    /// Runs a query on the connection. If an earlier query failed, its reply may still arrive, so a new connection is
+    /// opened.
     pub(crate) fn with<T>(
         &mut self,
         query: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
     ) -> Result<T, LeaseError> {
-        if self.silent {
+        if !self.connection.is_open() {
             self.reconnect()?;
         }
-        let answer = query(&mut self.connection).map_err(|error| LeaseError::of(&error, &self.address));
-        self.silent = matches!(answer, Err(LeaseError::Silent(_)));
-        answer
+        let answer = query(&mut self.connection);
+        self.map_error(answer)
     }
 
     /// Calls a script. If the connection breaks, an idempotent script is called once more. Scripts that act on a GPU
@@ -216,7 +213,6 @@ impl Pool {
         }
         match self.with(|connection| call.invoke(connection)) {
             Err(LeaseError::Unreachable { .. }) if !matches!(op, Op::Init | Op::Give | Op::Forget) => {
-                self.reconnect()?;
                 self.with(|connection| call.invoke(connection))
             }
             answer => answer,
@@ -258,7 +254,7 @@ impl Pool {
         // Commands and names can contain any bytes.
         let text: Vec<u8> = self.call(Op::Audit, parts)?;
         serde_json::from_str(&String::from_utf8_lossy(&text))
-            .map_err(|error| LeaseError::Unexpected(error.to_string()))
+            .map_err(|error| LeaseError::unexpected(error.to_string()))
     }
 }
 
@@ -272,22 +268,15 @@ pub(crate) fn numbers_and_uuids(gpus: &[(u32, Option<String>)]) -> impl Iterator
 /// # Errors
 /// If the address is invalid.
 pub fn check(address: &str) -> Result<(), LeaseError> {
-    client(address).map(drop)
+    server(address).map(drop)
 }
 
-fn client(address: &str) -> Result<Client, LeaseError> {
-    Client::open(address).map_err(|_| LeaseError::address(address))
-}
-
-fn connect(client: &Client, patience: Duration) -> redis::RedisResult<Connection> {
-    let connection = client.get_connection_with_timeout(patience)?;
-    connection.set_read_timeout(Some(patience))?;
-    connection.set_write_timeout(Some(patience))?;
-    Ok(connection)
+fn server(address: &str) -> Result<ConnectionInfo, LeaseError> {
+    address.into_connection_info().map_err(|_| LeaseError::address(address))
 }
 
 pub(crate) fn status((state, first, gpus): (String, String, String)) -> Result<TicketStatus, LeaseError> {
-    let unexpected = || LeaseError::Unexpected(format!("{state} {first:?} {gpus:?}"));
+    let unexpected = || LeaseError::unexpected([state.as_str(), &first, &gpus].join(" "));
     let grant = || Grant::parse(&first, &gpus).ok_or_else(unexpected);
     Ok(match state.as_str() {
         "held" => TicketStatus::Held(grant()?),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::ConnectionAddr;
 
 use crate::audit::{Agent, Audit, Lease};
+use crate::error::excerpt;
 use crate::holder::{Life, LocalHost, are_one_machine};
 use crate::{LeaseError, Leases as _, Op, Pool};
 
@@ -70,14 +71,14 @@ impl<'a> End<'a> {
 
 impl ReturnOutcome {
     fn of(answer: String) -> Self {
-        if answer == "freed" { Self::Freed } else { Self::Not(answer) }
+        if answer == "freed" { Self::Freed } else { Self::Not(excerpt(answer)) }
     }
 }
 
 impl Pool {
     /// Whether the server is on this host.
     pub fn is_local(&self) -> bool {
-        match self.client.get_connection_info().addr() {
+        match self.server.addr() {
             ConnectionAddr::Unix(_) => true,
             ConnectionAddr::Tcp(host, _) => {
                 host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
@@ -105,7 +106,7 @@ impl Pool {
             "reaped" | "revoked" => Ended::Done,
             "waiting" | "held" => Ended::Kept,
             "lost" => Ended::Lost,
-            _ => Ended::Already(answer.strip_prefix("was ").unwrap_or(&answer).to_owned()),
+            _ => Ended::Already(excerpt(answer.strip_prefix("was ").unwrap_or(&answer).to_owned())),
         })
     }
 

@@ -10,8 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use redis::{Client, Connection, InfoDict, RedisResult};
+use redis::{ConnectionInfo, InfoDict, RedisResult};
 
+use crate::connection::Connection;
 use crate::holder::LocalHost;
 use crate::pool::{Grant, Pool, Ticket, TicketStatus};
 use crate::{LeaseError, Leases as _, Op};
@@ -111,7 +112,7 @@ impl Pool {
         let answer: Option<(String, String)> = self.block(&command, at_most)?;
         let Some((_, woken)) = answer else { return Ok(None) };
         let grant = woken.split_once(':').and_then(|(token, gpus)| Grant::parse(token, gpus));
-        grant.map(Some).ok_or_else(|| LeaseError::Unexpected(format!("a wake-up {woken:?}")))
+        grant.map(Some).ok_or_else(|| LeaseError::unexpected(format!("a wake-up {woken:?}")))
     }
 }
 
@@ -156,7 +157,12 @@ struct Slots {
 impl Slots {
     fn open(pool: &Pool, count: u32) -> Self {
         let (over, (leave, left)) = (Arc::new(AtomicBool::new(false)), channel());
-        let line = Line { client: pool.client.clone(), prefix: pool.prefix.clone(), over: Arc::clone(&over) };
+        let line = Line {
+            server: pool.server.clone(),
+            prefix: pool.prefix.clone(),
+            patience: pool.patience,
+            over: Arc::clone(&over),
+        };
         let supervisor = std::thread::Builder::new().name("slots".to_owned());
         // If the thread cannot be started, the ticket is served at its next renewal.
         let _ = supervisor.spawn(move || line.run(count, &left));
@@ -173,8 +179,9 @@ impl Drop for Slots {
 /// What a slot needs to block in Redis' queue.
 #[derive(Clone)]
 struct Line {
-    client: Client,
+    server: ConnectionInfo,
     prefix: String,
+    patience: Duration,
     over: Arc<AtomicBool>,
 }
 
@@ -189,7 +196,7 @@ impl Line {
         };
         let threads: Vec<JoinHandle<()>> = (0..count).filter_map(slot).collect();
         let _ = left.recv();
-        let Ok(mut connection) = self.client.get_connection() else { return };
+        let Ok(mut connection) = Connection::open(&self.server, self.patience) else { return };
         let mut connections: Vec<u64> = Vec::new();
         // Repeated, because a slot may have been about to block again when it was unblocked.
         for _ in 0..UNBLOCK_ROUNDS {
@@ -212,7 +219,7 @@ impl Line {
     fn run_slot(&self, client_ids: &Sender<u64>) {
         let mut pause = PAUSES.0;
         while !self.is_over() {
-            let popped = self.client.get_connection().and_then(|mut connection| {
+            let popped = Connection::open(&self.server, self.patience).and_then(|mut connection| {
                 let _ = client_ids.send(redis::cmd("CLIENT").arg("ID").query(&mut connection)?);
                 self.pop(&mut connection, &mut pause)
             });
@@ -231,6 +238,7 @@ impl Line {
         let (idle, gathering) = (format!("{}_IDLE", self.prefix), format!("{}_V2:POT", self.prefix));
         let load = || redis::cmd("SCRIPT").arg("LOAD").arg(Op::Assign.text()).to_owned();
         load().exec(connection)?;
+        connection.patience = None;
         while !self.is_over() {
             let mut both = redis::pipe();
             both.cmd("BRPOPLPUSH").arg(&idle).arg(&gathering).arg(0).ignore();

@@ -218,6 +218,24 @@ fn changed_record_is_not_resolved() {
 }
 
 #[test]
+fn long_values_of_other_clients_are_not_read() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (create_pool(&server, 1), raw(&server));
+    let mut changes = pool.changes().unwrap();
+    for (key, field) in [("GPU_GPU0", "PID"), ("GPU_V2:LEASE:long", "state")] {
+        let fill = "redis.call('HSET', KEYS[1], ARGV[1], string.rep('x', 60 * 1024 * 1024))";
+        request::<()>(&mut redis, &["EVAL", fill, "1", key, field]);
+    }
+    assert_eq!(changes.read("0"), Ok(None));
+    let shortened = "x".repeat(64);
+    assert_eq!(pool.end("long", DEAD, &[]), Ok(Ended::Already(shortened.clone())));
+    assert_eq!(pool.touch("long", TTL, None), Ok(TicketStatus::Ended(shortened)));
+    assert!(pool.audit().unwrap_err().to_string().contains("larger than 8 MiB"));
+    request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
+    assert_eq!(pool.audit().unwrap().gpus.len(), 1, "the state can be read again");
+}
+
+#[test]
 fn record_changes_are_pushed() {
     let server = Server::start(&[]);
     let (mut pool, mut redis) = (create_pool(&server, 2), raw(&server));

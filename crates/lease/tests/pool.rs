@@ -569,3 +569,17 @@ fn slot_fast_path_equals_the_full_script() {
     let (another, by_another) = outcome(&["another server's"]);
     assert_eq!((another.as_str(), by_another), ("OK", by_full), "an outdated run_id skips the fast path");
 }
+
+#[test]
+fn long_log_is_read_in_parts() {
+    let server = Server::start(&[]);
+    let (mut pool, mut redis) = (pool(&server), raw(&server));
+    let fill = "for at = 1, 2500 do redis.call('XADD', KEYS[1], '1-' .. at, 'event', 'grant') end";
+    request::<()>(&mut redis, &["EVAL", fill, "1", "GPU_V2:LOG"]);
+    for (lines, oldest) in [(1, 2500), (1000, 1501), (2200, 301), (2500, 1), (3000, 1)] {
+        let ids: Vec<String> = pool.events(lines).unwrap().into_iter().map(|event| event.id).collect();
+        assert_eq!(ids, (oldest..=2500).map(|at| format!("1-{at}")).collect::<Vec<_>>(), "{lines} lines");
+    }
+    let next = pool.events_after("1-1400", TTL).unwrap();
+    assert_eq!((next.len(), next[0].id.as_str()), (1000, "1-1401"));
+}

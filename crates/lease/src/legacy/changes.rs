@@ -1,11 +1,24 @@
 //! Changes to records, as Redis pushes them (`CLIENT TRACKING`, Redis 6 and later).
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::{Connection, ProtocolVersion, PushKind, Value};
+use redis::{ProtocolVersion, PushKind, Script, Value};
 
 use crate::audit::Record;
+use crate::connection::Connection;
 use crate::{LeaseError, Pool};
+
+/// Reads a record, unless a field is longer than any that `GPU.py` or this program writes.
+static RECORD: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local fields = {'PID', 'TIME', 'lease', 'mode'}
+        for _, field in ipairs(fields) do
+            if redis.call('HSTRLEN', KEYS[1], field) > 256 then return {false, false, false, false} end
+        end
+        return redis.call('HMGET', KEYS[1], unpack(fields))",
+    )
+});
 
 /// A subscription to changes of records. Redis pushes changes on one connection, and the records are read on another.
 pub struct Changes {
@@ -26,15 +39,13 @@ impl Pool {
     /// # Errors
     /// If Redis does not respond, is older than version 6, or does not permit the subscription.
     pub fn changes(&self) -> Result<Changes, LeaseError> {
-        let info = self.client.get_connection_info();
-        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = self.map_error(redis::Client::open(info.clone().set_redis_settings(redis)))?;
-        let mut pushes = self.connection_of(&client)?;
+        let settings = self.server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let mut pushes = self.connection_of(&self.server.clone().set_redis_settings(settings))?;
         let records = format!("{}_GPU", self.prefix);
         let mut tracking = redis::cmd("CLIENT");
         tracking.arg("TRACKING").arg("ON").arg("BCAST").arg("PREFIX").arg(&records);
         self.map_error(tracking.exec(&mut pushes))?;
-        Ok(Changes { pushes, pool: self.another(&self.client)?, records })
+        Ok(Changes { pushes, pool: self.another()?, records })
     }
 }
 
@@ -45,8 +56,7 @@ impl Changes {
     /// # Errors
     /// If the connection broke, after which changes are missed.
     pub fn next(&mut self, at_most: Duration, all: &[String]) -> Result<Option<Vec<String>>, LeaseError> {
-        self.pool.map_error(self.pushes.set_read_timeout(Some(at_most)))?;
-        match self.pushes.recv_response() {
+        match self.pushes.push(at_most) {
             Ok(Value::Push { kind: PushKind::Invalidate, data }) => Ok(Some(match data.into_iter().next() {
                 Some(Value::Array(keys)) => keys.into_iter().filter_map(|key| self.gpu(key)).collect(),
                 _ => all.to_vec(),
@@ -71,9 +81,9 @@ impl Changes {
     /// If Redis does not respond.
     pub fn read(&mut self, gpu: &str) -> Result<Option<Record>, LeaseError> {
         type Fields = (Option<String>, Option<String>, Option<String>, Option<String>);
-        let mut request = redis::cmd("HMGET");
-        request.arg(format!("{}{gpu}", self.records)).arg(&["PID", "TIME", "lease", "mode"]);
-        let (pid, time, lease, mode): Fields = match self.pool.with(|connection| request.query(connection)) {
+        let mut request = RECORD.prepare_invoke();
+        request.key(format!("{}{gpu}", self.records));
+        let (pid, time, lease, mode): Fields = match self.pool.with(|connection| request.invoke(connection)) {
             Err(LeaseError::WrongType(_)) => (None, None, None, None),
             answer => answer?,
         };

@@ -154,7 +154,7 @@ impl Pool {
     /// If Redis does not respond.
     pub fn store(&mut self, gpu: &str, evidence: &WriterEvidence) -> Result<bool, LeaseError> {
         let text =
-            serde_json::to_string(evidence).map_err(|error| LeaseError::Unexpected(error.to_string()))?;
+            serde_json::to_string(evidence).map_err(|error| LeaseError::unexpected(error.to_string()))?;
         let answer: String =
             self.call(Op::Seen, &[gpu.to_owned(), evidence.pid.clone(), evidence.time.clone(), text])?;
         Ok(answer == "kept")

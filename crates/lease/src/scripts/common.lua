@@ -78,6 +78,9 @@ local function log_pending_grant(lease)
   if call('HDEL', lease_key(lease), 'grant_pending') == 1 then log_grant(lease) end
 end
 
+-- Shortens a value that another client may have written, because a client must not need memory for all of it.
+local function short(text) return string.sub(text, 1, 64) end
+
 local function set_of(list)
   local set = {}
   for _, id in ipairs(list) do set[id] = true end

@@ -10,7 +10,7 @@ if known[1] == 'waiting' then
   call('ZADD', EXPIRY, now + ttl, lease)
   return waits(lease)
 end
-if known[1] then return { known[1], known[2] or '', known[3] or '' } end
+if known[1] then return { short(known[1]), known[2] or '', known[3] or '' } end
 local managed = set_of(call('LRANGE', MANAGED, 0, -1))
 local fields, among, compat = {}, '', false
 for place = 6, #ARGV, 2 do

@@ -6,7 +6,7 @@
 local lease, why, token, pid, start = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[4] or '', ARGV[5] or ''
 local about = call('HMGET', lease_key(lease), 'state', 'offset', 'pid', 'tok', 'start')
 if not about[1] then return 'unknown' end
-if about[1] ~= 'waiting' and about[1] ~= 'held' then return 'was ' .. about[1] end
+if about[1] ~= 'waiting' and about[1] ~= 'held' then return 'was ' .. short(about[1]) end
 local expiry = call('ZSCORE', EXPIRY, lease)
 if why == 'late' and expiry and tonumber(expiry) >= now then return about[1] end
 if why == 'dead' and call('HEXISTS', lease_key(lease), 'known') == 1 then return about[1] end

@@ -6,7 +6,7 @@ local lease, token, gpus, ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(AR
 local written = ARGV[2]
 local born = tonumber(call('HGET', META, 'born') or '0')
 local known = call('HGET', lease_key(lease), 'state')
-if known and known ~= 'waiting' then return { known, written, gpus } end
+if known and known ~= 'waiting' then return { short(known), written, gpus } end
 local managed, taken, count, ended = set_of(call('LRANGE', MANAGED, 0, -1)), {}, 0, {}
 for id in each(gpus) do
   count = count + 1

@@ -8,7 +8,7 @@ if about[1] == 'waiting' then
   assign(false)
   return 'cancelled'
 end
-if about[1] ~= 'held' then return 'was ' .. about[1] end
+if about[1] ~= 'held' then return 'was ' .. short(about[1]) end
 if token ~= '' and token ~= about[2] then return 'lost' end
 finish(lease, 'released', offset, ' released by PID ' .. pid .. '.')
 assign(false)

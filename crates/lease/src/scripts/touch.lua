@@ -4,7 +4,7 @@ local lease, ttl, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus', 'mode', 'legacy_pid')
 local state = about[1]
 if not state then return { 'unknown', '', '' } end
-if state ~= 'waiting' and state ~= 'held' then return { state, '', '' } end
+if state ~= 'waiting' and state ~= 'held' then return { short(state), '', '' } end
 if state == 'held' and token ~= '' and token ~= about[2] then return { 'lost', '', '' } end
 -- The caller holds the lease, but the server was rolled back to a time when the ticket was waiting.
 if state == 'waiting' and token ~= '' then return { 'unknown', '', '' } end

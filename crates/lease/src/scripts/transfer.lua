@@ -2,7 +2,7 @@
 -- taken.
 local lease, token, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local about = call('HMGET', lease_key(lease), 'state', 'tok', 'gpus')
-if about[1] ~= 'held' then return { about[1] or 'unknown', '', '' } end
+if about[1] ~= 'held' then return { short(about[1] or 'unknown'), '', '' } end
 if token ~= about[2] then return { 'lost', '', '' } end
 call('ZREM', EXPIRY, lease)
 local fields = {}
