@@ -50,3 +50,4 @@ mod stuck_holders;
 mod trial;
 mod units;
 mod web_config;
+mod web_user;
