@@ -35,6 +35,7 @@ check: ## check format, lints, documentation, and licences, sources and advisori
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
+	cargo deny --manifest-path fuzz/Cargo.toml --config deny.toml --locked --log-level error check sources
 	@packaging/advisories
 
 quota: ## build the quota library for glibc 2.17 and newer, into target/*-unknown-linux-gnu/quota/

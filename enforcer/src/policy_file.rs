@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bailiff_engine::policy::{LoadContext, load};
+use bailiff_engine::policy::{Faults, LoadContext, Loaded, load};
 use bailiff_lifecycle::file::{self, PATIENCE};
 use bailiff_lifecycle::permissions::FilePermissions;
 use sha2::{Digest, Sha256};
@@ -28,12 +28,27 @@ const LATEST: u32 = 3;
 const UNCHANGED: Duration = Duration::from_mins(1);
 
 /// Content of the rules file and its hash.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Content {
     /// Bytes of the file.
     pub bytes: Vec<u8>,
     /// SHA-256 of the bytes, hexadecimal.
     pub sha256: String,
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { sha256: name(&bytes), bytes }
+    }
+}
+
+/// The rules of a file, and the hash of its bytes.
+#[derive(Debug)]
+pub struct Rules {
+    /// SHA-256 of the bytes, hexadecimal.
+    pub sha256: String,
+    /// The rules, or why they are invalid.
+    pub loaded: Result<Box<Loaded>, Faults>,
 }
 
 /// Returns the context in which a policy is loaded; `now` is the time since the Unix epoch.
@@ -46,7 +61,7 @@ pub fn context(now: Duration) -> LoadContext {
 /// # Errors
 /// If it cannot be read.
 pub fn read(path: &Path) -> io::Result<Content> {
-    reading(path, FilePermissions::Any).map(|(_, content)| content)
+    file::read(path, MOST).map(|(_, bytes)| bytes.into())
 }
 
 /// Reads a policy from a pipe up to the maximum size.
@@ -59,15 +74,14 @@ pub fn from(pipe: impl io::Read) -> io::Result<Content> {
     if bytes.len() as u64 > MOST {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is too large"));
     }
-    let sha256 = name(&bytes);
-    Ok(Content { bytes, sha256 })
+    Ok(bytes.into())
 }
 
 /// Reads the file at startup; fails after [`PATIENCE`].
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn first(path: &Path, permissions: FilePermissions) -> io::Result<(Stamp, Content)> {
+pub fn first(path: &Path, permissions: FilePermissions) -> io::Result<(Stamp, Rules)> {
     file::within(path, PATIENCE, move |path| reading(path, permissions))
 }
 
@@ -75,23 +89,24 @@ pub fn first(path: &Path, permissions: FilePermissions) -> io::Result<(Stamp, Co
 /// hang.
 pub fn permission_error(path: &Path, bytes: &[u8]) -> Option<io::Error> {
     let strict = FilePermissions::Strict;
-    strict.check(path).and_then(|()| programs::check_all(&programs_in(bytes), strict)).err()
+    let programs = || programs_in(&load(bytes, "", context(now().wall)));
+    strict.check(path).and_then(|()| programs::check_all(&programs(), strict)).err()
 }
 
-fn reading(path: &Path, permissions: FilePermissions) -> io::Result<(Stamp, Content)> {
+fn reading(path: &Path, permissions: FilePermissions) -> io::Result<(Stamp, Rules)> {
     permissions.check(path)?;
     let (file, bytes) = file::read(path, MOST)?;
-    let programs = programs_in(&bytes);
+    let loaded = load(&bytes, &path.display().to_string(), context(now().wall));
+    let programs = programs_in(&loaded);
     if !programs.is_empty() {
         programs::check_in_time(programs, permissions)?;
     }
-    let sha256 = name(&bytes);
-    Ok((Stamp::of(&file.metadata()?), Content { bytes, sha256 }))
+    Ok((Stamp::of(&file.metadata()?), Rules { sha256: name(&bytes), loaded: loaded.map(Box::new) }))
 }
 
-/// Returns the programs that rules name. Errors in the rules are reported when they are loaded.
-fn programs_in(bytes: &[u8]) -> Vec<String> {
-    load(bytes, "", context(now().wall)).map(|loaded| programs::named_in(&loaded.policy)).unwrap_or_default()
+/// Returns the programs that rules name; none if the rules are invalid, because they are then not used.
+fn programs_in(loaded: &Result<Loaded, Faults>) -> Vec<String> {
+    loaded.as_ref().map(|loaded| programs::named_in(&loaded.policy)).unwrap_or_default()
 }
 
 /// Returns the name of a policy: SHA-256 of its file, hexadecimal.
@@ -108,7 +123,7 @@ pub fn name(bytes: &[u8]) -> String {
 pub async fn follow<T>(
     ((path, permissions), first): ((PathBuf, FilePermissions), Stamp),
     mut asked: mpsc::UnboundedReceiver<T>,
-    to: mpsc::Sender<(Vec<T>, io::Result<Content>)>,
+    to: mpsc::Sender<(Vec<T>, io::Result<Rules>)>,
 ) {
     let mut poll = interval(POLL);
     poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -135,7 +150,7 @@ pub async fn follow<T>(
             _ => in_time(&path, move |path| reading(path, permissions)).await,
         };
         checks.read(read.as_ref().map(|(stamp, _)| *stamp).map_err(io::Error::kind));
-        if to.send((asking, read.map(|(_, content)| content))).await.is_err() {
+        if to.send((asking, read.map(|(_, rules)| rules))).await.is_err() {
             return;
         }
     }
@@ -215,7 +230,7 @@ mod tests {
     struct Followed {
         directory: tempfile::TempDir,
         asks: mpsc::UnboundedSender<&'static str>,
-        reads: mpsc::Receiver<(Vec<&'static str>, io::Result<Content>)>,
+        reads: mpsc::Receiver<(Vec<&'static str>, io::Result<Rules>)>,
     }
 
     impl Followed {
@@ -231,7 +246,15 @@ mod tests {
         }
 
         async fn until(&mut self, text: &str) {
-            while self.reads.recv().await.unwrap().1.ok().is_none_or(|read| read.bytes != text.as_bytes()) {}
+            while self
+                .reads
+                .recv()
+                .await
+                .unwrap()
+                .1
+                .ok()
+                .is_none_or(|read| read.sha256 != name(text.as_bytes()))
+            {}
         }
     }
 
@@ -252,7 +275,7 @@ mod tests {
         let mut answered = Vec::new();
         while answered.len() < 2 {
             let (asked, read) = followed.reads.recv().await.unwrap();
-            assert_eq!(read.unwrap().bytes, b"zero");
+            assert_eq!(read.unwrap().sha256, name(b"zero"));
             answered.extend(asked);
         }
         assert_eq!(answered, ["SIGHUP", "HTTP"]);

@@ -26,7 +26,7 @@ use bailiff_snapshot::ProcessKey;
 use nix::sys::signal::{SigSet, Signal as Blocked};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use rustix::thread::clear_ambient_capability_set;
+use rustix::thread::{clear_ambient_capability_set, set_no_new_privs};
 use serde::{Deserialize, Serialize};
 
 use crate::actions::{ExecutorSettings, continue_stopped};
@@ -128,10 +128,11 @@ fn start(settings: &ExecutorSettings) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Drops the capabilities. Root keeps them, because dropping them would not confine it. With `hidepid`,
-/// `CAP_SYS_PTRACE` is needed to see other users' processes.
+/// Drops the capabilities, and prevents child processes (programs of rules, MPS commands) from gaining any. Root keeps
+/// its own, because dropping them would not confine it. With `hidepid`, `CAP_SYS_PTRACE` is needed to see other users'
+/// processes.
 fn drop_capabilities(procfs: &Path) -> Result<()> {
-    // Child processes (programs of rules, MPS commands) must not inherit capabilities.
+    set_no_new_privs(true)?;
     clear_ambient_capability_set()?;
     if rustix::process::geteuid().is_root() {
         return Ok(());

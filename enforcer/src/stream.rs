@@ -153,7 +153,8 @@ fn connected(source: &Source) -> Result<(std::os::unix::net::UnixStream, u32), S
 fn listener(source: &Source, peer: &UCred) -> Option<ProcessKey> {
     let pid = u32::try_from(peer.pid()?).ok().filter(|pid| *pid > 1)?;
     let person = Processes::open(&source.procfs, "").ok()?.own_person(pid)?;
-    (person.uid == peer.uid()).then_some(person.stat.key)
+    // A process of root can change its user after it has opened the socket (`--web.user` of the exporter).
+    (person.uid == peer.uid() || peer.uid() == 0).then_some(person.stat.key)
 }
 
 /// Returns the owner of the socket if it is trusted.

@@ -7,6 +7,7 @@ use bailiff_http::hosts::HostFlags;
 use bailiff_lifecycle::logs;
 use bailiff_lifecycle::node::NodeFlags;
 use bailiff_lifecycle::permissions::PermissionFlags;
+use bailiff_lifecycle::user::User;
 use clap::{Parser, ValueEnum};
 
 /// Export GPU memory and utilization per process to Prometheus.
@@ -32,6 +33,10 @@ pub struct Flags {
     /// without authentication.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
+    /// User and group of the process that serves HTTP, if the exporter is started as root. Sockets and the recording
+    /// are opened before the change, and the web config is read after it. The group's default is the user's number.
+    #[arg(long = "web.user", value_name = "UID[:GID]", conflicts_with = "once")]
+    pub user: Option<User>,
     /// Names of the server.
     #[command(flatten)]
     pub hosts: HostFlags,

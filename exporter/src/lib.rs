@@ -65,17 +65,24 @@ pub async fn run(
     source: Box<dyn SampleSource>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
+    let Some(format) = settings.once else {
+        // Opened before any thread is started, because it can change the user, which threads do not share.
+        let exporter = Exporter::open(settings)?;
+        let source = with_leases_and_mps(source, &exporter.settings)?;
+        return exporter.serve(source, shutdown).await;
+    };
+    let source = with_leases_and_mps(source, &settings)?;
+    once::run(settings.schedule, format, source, shutdown).await
+}
+
+fn with_leases_and_mps(source: Box<dyn SampleSource>, settings: &Settings) -> Result<Box<dyn SampleSource>> {
     let source = match settings.leases.clone() {
         Some(pool) => {
             Box::new(Leasing::start(source, pool).context("cannot start the thread that queries leases")?)
         }
         None => source,
     };
-    let source = Box::new(Watching::new(source, settings.mps.clone()));
-    if let Some(format) = settings.once {
-        return once::run(settings.schedule, format, source, shutdown).await;
-    }
-    Exporter::open(settings)?.serve(source, shutdown).await
+    Ok(Box::new(Watching::new(source, settings.mps.clone())))
 }
 
 /// An exporter whose sockets and files are open.
@@ -89,23 +96,22 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Opens the web configuration, the listeners, the stream's socket and the record file.
+    /// Opens the listeners, the stream's socket and the record file, changes to the user of the settings, and opens
+    /// the web configuration.
     ///
     /// # Errors
-    /// If one of them cannot be opened.
+    /// If one of them cannot be opened, or the user cannot be changed.
     pub fn open(settings: Settings) -> Result<Self> {
-        Ok(Self {
-            web: Web::open(settings.web.config.as_deref(), settings.web.permissions)?,
-            listeners: listen::open(&settings.web.listen)?,
-            socket: settings
-                .outlets
-                .stream
-                .as_deref()
-                .map(|path| Socket::open(path, "stream"))
-                .transpose()?,
-            record: settings.outlets.record.as_deref().map(Record::open).transpose()?,
-            settings,
-        })
+        let (web, outlets) = (&settings.web, &settings.outlets);
+        let listeners = listen::open(&web.listen)?;
+        let socket = outlets.stream.as_deref().map(|path| Socket::open(path, "stream")).transpose()?;
+        let record = outlets.record.as_deref().map(Record::open).transpose()?;
+        if let Some(user) = web.user {
+            user.assume().context("cannot change to the user of --web.user")?;
+        }
+        // The file is read again at each request, so the user must be allowed to read it.
+        let web = Web::open(web.config.as_deref(), web.permissions)?;
+        Ok(Self { settings, web, listeners, socket, record })
     }
 
     /// Returns the addresses of all listeners.

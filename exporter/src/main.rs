@@ -9,6 +9,7 @@ use bailiff_exporter::flags::Flags;
 use bailiff_exporter::run;
 use bailiff_exporter::settings::Settings;
 use bailiff_lifecycle::exit::{self, Stop};
+use bailiff_lifecycle::user::User;
 use bailiff_lifecycle::{capabilities, logs, signals};
 use bailiff_sampler::{Launcher, Supervisor, launcher, worker};
 use clap::Parser;
@@ -25,12 +26,19 @@ fn main() -> ExitCode {
 
 fn start() -> Result<(), Stop> {
     let settings = Settings::try_from(Flags::try_parse()?).map_err(Stop::Usage)?;
+    let user = settings.web.user;
+    if user.is_some() && !rustix::process::geteuid().is_root() {
+        return Err(Stop::Usage(
+            "--web.user needs root: only root can start processes of two users".to_owned(),
+        ));
+    }
     logs::start(settings.logs);
     exit::end_on_panic();
     // The launcher keeps the capabilities that this process drops before it opens network sockets.
     let sampler = settings.sampler.clone();
     let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
-    capabilities::drop_all().context("cannot drop capabilities")?;
+    let kept: &[_] = if user.is_some() { &User::CAPABILITIES } else { &[] };
+    capabilities::drop_all_but(kept).context("cannot drop capabilities")?;
     let source = Box::new(Supervisor::new(launcher, sampler));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -7,6 +7,7 @@ use bailiff_http::hosts::Hosts;
 use bailiff_http::listen;
 use bailiff_lifecycle::logs;
 use bailiff_lifecycle::permissions::FilePermissions;
+use bailiff_lifecycle::user::User;
 use bailiff_sampler::{Claims, Commands, Mps, Namespace, SamplerSettings};
 use bailiff_snapshot::PidNamespace;
 
@@ -59,6 +60,8 @@ pub struct Web {
     pub config: Option<PathBuf>,
     /// Permissions that the file must have.
     pub permissions: FilePermissions,
+    /// User to change to once sockets and the record file are open.
+    pub user: Option<User>,
     /// Names under which pages are served.
     pub hosts: Hosts,
     /// Maximum number of concurrent connections.
@@ -93,6 +96,7 @@ impl TryFrom<Flags> for Settings {
                 enforcer: flags.enforcer.filter(|url| !url.is_empty()).map(enforcer).transpose()?,
                 config: flags.web_config,
                 permissions: flags.permissions.required(),
+                user: flags.user,
                 hosts: flags.hosts.hosts(&node)?,
                 max_connections: flags.max_connections,
             },

@@ -142,6 +142,20 @@ fn manifest_flags_exist() {
     }
 }
 
+/// `web_user` runs the exporter with these capabilities.
+#[test]
+fn exporter_has_the_tested_capabilities() {
+    let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
+    let exporter = &pod["containers"][0];
+    assert!(exporter["args"].as_array().unwrap().contains(&"--web.user=65532".into()), "{exporter}");
+    let context = &exporter["securityContext"];
+    let expected = serde_json::json!({"drop": ["ALL"], "add": crate::web_user::CAPABILITIES});
+    assert_eq!(context["capabilities"], expected);
+    assert_eq!(context["allowPrivilegeEscalation"], false);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    assert!(context.get("seccompProfile").is_none(), "the pod's profile applies");
+}
+
 /// A container has its own cgroup namespace, and reads other containers' cgroup paths relative to its own.
 #[test]
 fn cgroups_are_recognised_from_inside_a_pod() {

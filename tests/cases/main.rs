@@ -51,3 +51,4 @@ mod stuck_holders;
 mod trial;
 mod units;
 mod web_config;
+mod web_user;

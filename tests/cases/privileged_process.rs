@@ -121,6 +121,17 @@ fn daemon_of_the_unit_terminates_without_capabilities() {
     }
 }
 
+/// Programs of rules inherit this from the thread that starts them.
+#[test]
+fn no_thread_of_roots_daemon_can_gain_privileges() {
+    let node = Node::new(RULES);
+    let enforcer = node.home.enforcer(&[]);
+    for task in fs::read_dir(format!("/proc/{}/task", enforcer.pid())).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
+    }
+}
+
 #[test]
 fn daemon_exits_with_its_privileged_process() {
     let node = Node::new(RULES);

@@ -375,6 +375,27 @@ fn every_link_between_documents_leads_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// Returns the name and version of each package in a lock file.
+fn locked(path: &str) -> BTreeSet<(String, String)> {
+    let text = fs::read_to_string(root().join(path)).unwrap();
+    let packages = text.split("[[package]]\n").skip(1).map(|package| {
+        let value = |key: &str| package.lines().find_map(|line| line.strip_prefix(key)).unwrap().to_owned();
+        (value("name = "), value("version = "))
+    });
+    packages.collect()
+}
+
+#[test]
+fn fuzz_targets_are_built_with_the_versions_of_the_programs() {
+    let (programs, fuzz) = (locked("Cargo.lock"), locked("fuzz/Cargo.lock"));
+    let is_used = |name: &String| programs.iter().any(|(other, _)| other == name);
+    let others: Vec<_> = fuzz.difference(&programs).filter(|(name, _)| is_used(name)).collect();
+    assert!(
+        !fuzz.is_empty() && others.is_empty(),
+        "{others:?}: CONTRIBUTING.md describes how to renew fuzz/Cargo.lock"
+    );
+}
+
 #[test]
 fn overviews_stay_short() {
     for name in ["README.md", "ARCHITECTURE.md"] {

@@ -8,6 +8,7 @@
     reason = "a case runs programs, reads files and fails loudly"
 )]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,45 @@ fn units_pass_systemd_verify_and_security() {
 fn setting<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
     let values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     values.flat_map(str::split_whitespace).collect()
+}
+
+/// Returns the system calls of a set such as `@system-service`, or the call itself.
+fn system_calls(name: &str) -> BTreeSet<String> {
+    if !name.starts_with('@') {
+        return BTreeSet::from([name.to_owned()]);
+    }
+    let output = Command::new("systemd-analyze").args(["syscall-filter", name]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let members =
+        text.lines().skip(1).map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    members.flat_map(system_calls).collect()
+}
+
+#[test]
+fn enforcer_cannot_access_the_memory_of_processes_by_system_calls() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .join("config/systemd/bailiff-enforcer.service");
+    let unit = fs::read_to_string(path).unwrap();
+    let mut permitted = BTreeSet::new();
+    for line in unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")) {
+        let denied = line.strip_prefix('~');
+        for call in denied.unwrap_or(line).split_whitespace().flat_map(system_calls) {
+            if denied.is_some() {
+                permitted.remove(&call)
+            } else {
+                permitted.insert(call)
+            };
+        }
+    }
+    for needed in ["pidfd_open", "pidfd_send_signal", "capset"] {
+        assert!(permitted.contains(needed), "{needed}");
+    }
+    for call in ["ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "pidfd_getfd", "kcmp"]
+    {
+        assert!(!permitted.contains(call), "{call}");
+    }
 }
 
 #[test]

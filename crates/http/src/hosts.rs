@@ -64,7 +64,9 @@ impl Hosts {
     fn know(&self, host: &str) -> bool {
         let name = normal(host);
         let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        bracketed.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
+        // Some programs send the zone of a link-local address, too, as in `fe80::1%25eth0`.
+        let address = bracketed.and_then(|bracketed| bracketed.split('%').next());
+        address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
             || name.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4())
             || name == "localhost"
             || self.0.contains(&name)
@@ -118,6 +120,8 @@ mod tests {
             "10.1.2.3:80",
             "[::1]",
             "[2001:db8::1]:9836",
+            "[fe80::1%25eth0]",
+            "[fe80::1%eth0]:9836",
             "localhost:9836",
             "LOCALHOST",
             "node-7:9836",
@@ -138,6 +142,9 @@ mod tests {
             "::1",
             "[evil]",
             "[127.0.0.1]",
+            "[evil%25::1]",
+            "[%25::1]",
+            "fe80::1%25eth0",
             "",
             ":9836",
         ] {
@@ -149,7 +156,8 @@ mod tests {
     #[test]
     fn page_for_programs_is_served_under_any_name_but_not_to_browsers() {
         assert_eq!(status("GET", ("node7.prometheus.svc:9836", &[]), true), 200);
-        for language in ["de", ""] {
+        // A page can set any value, but cannot omit the header.
+        for language in ["de", "*", ""] {
             let headers: &[_] = &[("Accept-Language", language)];
             assert_eq!(status("GET", ("evil.example", headers), true), 421, "{language:?}");
             assert_eq!(status("GET", ("localhost", headers), true), 200, "{language:?}");

@@ -9,7 +9,15 @@ use caps::{CapSet, CapsHashSet};
 /// # Errors
 /// If the kernel refuses. The program then still has capabilities that it should not have.
 pub fn drop_all() -> Result<(), CapsError> {
-    drop_unless_needed(&[], || true)
+    drop_all_but(&[])
+}
+
+/// Like [`drop_all`], but keeps these capabilities.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn drop_all_but(kept: &[Capability]) -> Result<(), CapsError> {
+    drop_unless_needed(kept, || false)
 }
 
 /// Like [`drop_all`], but keeps these capabilities if the program does not work without them.

@@ -11,3 +11,4 @@ pub mod permissions;
 pub mod signals;
 pub mod socket;
 pub mod systemd;
+pub mod user;

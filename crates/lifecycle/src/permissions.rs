@@ -10,11 +10,20 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::lgetxattr;
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+/// Largest extended attribute (`XATTR_SIZE_MAX`).
+const LARGEST_ACL: usize = 1 << 16;
+/// Entries of an ACL for a user and a group that it names, and the bit that permits writing
+/// (`linux/posix_acl_xattr.h`).
+const ACL_USER: u8 = 0x02;
+const ACL_GROUP: u8 = 0x08;
+const ACL_WRITE: u8 = 0x02;
 /// Maximum number of symbolic links in a path, as in the kernel.
 const LINKS: usize = 40;
 
@@ -114,12 +123,36 @@ fn verify(path: &Path, about: &Metadata, own: u32) -> io::Result<()> {
     };
     // In a sticky directory, such as /tmp, only the owner of an entry can replace it, and each entry of the path is
     // checked. The mode of a link has no effect.
-    let harmless = about.is_symlink() || about.is_dir() && about.mode() & STICKY != 0;
-    if writable == 0 || harmless {
+    if about.is_symlink() || about.is_dir() && about.mode() & STICKY != 0 {
         return Ok(());
     }
-    let mode = about.mode() & 0o7777;
-    refused(format!("is writable for other users, mode {mode:04o}"), "chmod go-w".to_owned())
+    if writable != 0 {
+        let mode = about.mode() & 0o7777;
+        return refused(format!("is writable for other users, mode {mode:04o}"), "chmod go-w".to_owned());
+    }
+    // In a file with an ACL, these bits of the mode limit all its entries.
+    if about.mode() & GROUP_WRITES != 0 && acl_admits_others(path, own)? {
+        return refused("is writable for other users by its ACL".to_owned(), "setfacl -b".to_owned());
+    }
+    Ok(())
+}
+
+/// Returns whether the POSIX ACL of a file has an entry with which another user or group may write.
+fn acl_admits_others(path: &Path, own: u32) -> io::Result<bool> {
+    let mut buffer = vec![0; LARGEST_ACL];
+    let acl = match lgetxattr(path, "system.posix_acl_access", buffer.as_mut_slice()) {
+        Ok(length) => &buffer[..length],
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    // A version of four bytes, then eight bytes for each entry: kind, permissions, ID.
+    Ok(acl.get(4..).unwrap_or_default().as_chunks().0.iter().any(|entry| admits_others(*entry, own)))
+}
+
+fn admits_others([kind, _, permissions, _, id @ ..]: [u8; 8], own: u32) -> bool {
+    let id = u32::from_le_bytes(id);
+    let is_other = id != 0 && (kind == ACL_GROUP || kind == ACL_USER && id != own);
+    is_other && permissions & ACL_WRITE != 0
 }
 
 #[cfg(test)]
@@ -185,6 +218,45 @@ mod tests {
         assert_eq!(place.refusal("a/file"), None);
         chown(place.path("a/file"), None, Some(OTHER)).unwrap();
         assert!(place.refusal("a/file").unwrap().starts_with("a/file is writable for other users"));
+    }
+
+    /// Sets an ACL in which the owner, the group and this entry may read and write; the mask then does, too.
+    fn set_acl(path: &Path, kind: u8, permissions: u8, id: u32) {
+        let none = u32::MAX;
+        let mut entries =
+            [(0x01, 6, none), (0x04, 6, none), (0x10, 6, none), (0x20, 0, none), (kind, permissions, id)];
+        entries.sort_unstable();
+        let entry = |(kind, permissions, id): (u8, u8, u32)| {
+            [&[kind, 0, permissions, 0], &id.to_le_bytes()[..]].concat()
+        };
+        let acl: Vec<u8> =
+            2_u32.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(entry)).collect();
+        rustix::fs::setxattr(path, "system.posix_acl_access", &acl, rustix::fs::XattrFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn acl_may_let_only_root_and_the_own_user_write() {
+        let place = Place::new();
+        let file = place.path("a/file");
+        chown(&file, None, Some(0)).unwrap();
+        let text = "a/file is writable for other users by its ACL (setfacl -b a/file; or use --no-strict-permissions)";
+        for kind in [ACL_USER, ACL_GROUP] {
+            set_acl(&file, kind, 6, OTHER);
+            assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o660);
+            assert_eq!(place.refusal("a/file").as_deref(), Some(text), "{kind}");
+            assert_eq!(check(&file, OTHER).is_ok(), kind == ACL_USER, "it is the own user of this process");
+            set_acl(&file, kind, 4, OTHER);
+            assert_eq!(place.refusal("a/file"), None, "{kind}: may only read");
+            set_acl(&file, kind, 6, 0);
+            assert_eq!(place.refusal("a/file"), None, "{kind}: root");
+            set_acl(&file, kind, 6, OTHER);
+            place.chmod("a/file", 0o640);
+            assert_eq!(place.refusal("a/file"), None, "{kind}: the mask permits only reading");
+        }
+        place.chmod("a", 0o775);
+        chown(place.path("a"), None, Some(0)).unwrap();
+        set_acl(&place.path("a"), ACL_USER, 6, OTHER);
+        assert!(place.refusal("a/file").unwrap().starts_with("a is writable for other users by its ACL"));
     }
 
     #[test]

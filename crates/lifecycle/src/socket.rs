@@ -29,7 +29,8 @@ pub struct Socket {
     pub file: File,
 }
 
-/// The file of a socket. It is removed on drop, unless another program has replaced it.
+/// The file of a socket. It is removed on drop, unless another program has replaced it, or this program's user has
+/// changed and may not remove it. The next start replaces the remaining file.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
@@ -158,6 +159,7 @@ impl Drop for File {
     fn drop(&mut self) {
         if inode(&self.path).is_ok_and(|inode| inode == self.inode)
             && let Err(error) = remove_file(&self.path)
+            && error.kind() != io::ErrorKind::PermissionDenied
         {
             tracing::warn!(%error, socket = %self.path.display(), "cannot remove the socket");
         }

@@ -1,5 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "the one file that starts processes")]
-//! The launcher: a process that keeps the capabilities and only starts sampling workers. It uses neither the
+//! The launcher: a process that keeps the capabilities and only starts and kills sampling workers. It uses neither the
 //! driver nor the network, so it is available when a worker hangs.
 
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 use crate::settings::{Claims, Commands, SamplerSettings};
 
@@ -45,13 +45,21 @@ pub(crate) struct Started {
     pidfd: Pidfd,
 }
 
-/// Kind of worker to start. It is sent as one byte to the launcher, which accepts no other request.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A request to the launcher.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Request {
+    Start(Asked),
+    /// Sends SIGKILL to the worker with this pid, which no other process can have before the launcher has reaped it.
+    Kill(u32),
+}
+
+/// Kind of worker to start.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Asked {
     /// A worker as configured.
-    Whole = b'+' as isize,
+    Whole,
     /// A worker that does not read command lines and environments, because reading one hung.
-    Plain = b'-' as isize,
+    Plain,
 }
 
 /// Why a worker was not started.
@@ -66,13 +74,6 @@ pub(crate) enum WorkerError {
 }
 
 impl Started {
-    /// Sends SIGKILL. A process in an uninterruptible wait exits only after that wait.
-    pub(crate) fn kill(&self) {
-        if !matches!(self.pidfd.send(Signal::KILL), Ok(true)) {
-            tracing::debug!("the sampling worker had already exited");
-        }
-    }
-
     /// Returns whether the process has exited completely, including the driver's `close`.
     pub(crate) fn ended(&self) -> bool {
         self.pidfd.ended()
@@ -108,7 +109,7 @@ impl Launcher {
             Errno::PIPE | Errno::CONNRESET => WorkerError::LauncherGone,
             error => WorkerError::ThisTime(error.into()),
         };
-        rustix::net::send(&self.socket, &[asked as u8], SendFlags::NOSIGNAL).map_err(gone)?;
+        self.send(Request::Start(asked)).map_err(gone)?;
         if readable(&[self.socket.as_fd()], Some(Deadline::after(PATIENCE))).map_err(gone)? == [false] {
             return Err(io::Error::from(io::ErrorKind::TimedOut).into());
         }
@@ -121,6 +122,20 @@ impl Launcher {
             _ => Err(io::Error::other("the launcher cannot start a process").into()),
         }
     }
+
+    /// Sends SIGKILL to a worker. The launcher does that, because this process may have another user than the worker.
+    /// A process in an uninterruptible wait exits only after that wait.
+    pub(crate) fn kill(&self, worker: &Started) {
+        let Some(pid) = worker.pidfd.pid() else { return };
+        if let Err(error) = self.send(Request::Kill(pid)) {
+            tracing::debug!(%error, "the launcher, and with it the sampling worker, has exited");
+        }
+    }
+
+    fn send(&self, request: Request) -> Result<(), Errno> {
+        let message = postcard::to_stdvec(&request).map_err(|_| Errno::INVAL)?;
+        rustix::net::send(&self.socket, &message, SendFlags::NOSIGNAL).map(drop)
+    }
 }
 
 /// Main function of the launcher: starts a worker for each request on standard input, until that closes.
@@ -128,10 +143,17 @@ pub fn serve() -> ExitCode {
     let Some(settings) = std::env::args_os().nth(2) else { return ExitCode::FAILURE };
     let stdin = io::stdin();
     let mut children: Vec<Child> = Vec::new();
-    let mut request = [0; 1];
-    while matches!(rustix::net::recv(stdin.as_fd(), &mut request, RecvFlags::empty()), Ok((1, _))) {
+    while let Some(request) = next_request(stdin.as_fd()) {
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        let answered = match start_worker(&settings, request[0] == Asked::Plain as u8) {
+        let asked = match request {
+            Request::Start(asked) => asked,
+            Request::Kill(pid) => {
+                // Fails only if the worker has exited.
+                let _ = children.iter_mut().find(|child| child.id() == pid).map(Child::kill);
+                continue;
+            }
+        };
+        let answered = match start_worker(&settings, asked) {
             Ok((child, stream, pidfd)) => {
                 children.push(child);
                 send_descriptors(stdin.as_fd(), &[stream.as_fd(), pidfd.as_fd()])
@@ -145,10 +167,17 @@ pub fn serve() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn start_worker(settings: &OsStr, plain: bool) -> io::Result<(Child, OwnedFd, Pidfd)> {
+/// Waits for a request; `None` after an invalid one, or when the other process has exited.
+fn next_request(socket: BorrowedFd<'_>) -> Option<Request> {
+    let mut message = [0; 16];
+    let (length, _) = rustix::net::recv(socket, &mut message, RecvFlags::empty()).ok()?;
+    postcard::from_bytes(message.get(..length)?).ok()
+}
+
+fn start_worker(settings: &OsStr, asked: Asked) -> io::Result<(Child, OwnedFd, Pidfd)> {
     let (ours, theirs) = pair(SocketType::STREAM)?;
     let mut command = role(WORKER_ROLE);
-    command.arg(settings).args(plain.then_some(PLAIN));
+    command.arg(settings).args((asked == Asked::Plain).then_some(PLAIN));
     // Both directions use standard input, because a library may print to standard output.
     let child = command.stdin(theirs).stdout(Stdio::null()).spawn()?;
     let pidfd = Pidfd::open(child.id())?.ok_or(io::ErrorKind::NotFound)?;

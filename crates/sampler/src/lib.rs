@@ -2,7 +2,7 @@
 //! from a worker process and never waits for it beyond a deadline, because the driver may hang.
 //!
 //! Each of the three processes has only the privileges that it needs. The **launcher** keeps the
-//! capabilities and only starts workers. A **worker** loads NVML and reads `/proc`. The process with the
+//! capabilities and only starts and kills workers. A **worker** loads NVML and reads `/proc`. The process with the
 //! supervisor drops all capabilities and may be exposed to the network.
 
 mod channel;

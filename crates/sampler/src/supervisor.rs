@@ -292,7 +292,7 @@ impl Supervisor {
     /// Kills the worker, and keeps its handle until it has exited.
     fn abandon(&mut self, gpu: Option<u32>) {
         if let Some(worker) = self.worker.take() {
-            worker.process.kill();
+            self.launcher.kill(&worker.process);
             self.left_behind.push(LeftBehind { process: worker.process, gpu });
         }
     }

@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 
 use super::{Daemon, status};
 use crate::clock::now;
-use crate::policy_file::{self, Content, Stamp};
+use crate::policy_file::{self, Rules, Stamp};
 use crate::status::tally::Reloaded;
 use crate::status::{NOT_LOADED, PolicyStatus};
 use crate::web::Outcome;
-use bailiff_engine::policy::{FaultStyle, Faults, Loaded, Policy, load};
+use bailiff_engine::policy::{FaultStyle, Faults, Loaded, Policy};
 use bailiff_engine::verdict::Hold;
 
 /// A request to reload the rules file.
@@ -25,8 +25,8 @@ pub(super) struct Condition {
     answer: oneshot::Sender<Outcome>,
 }
 
-/// Content of the rules file, with the requests for it. After a change or a periodic check, there may be none.
-pub(super) type Read = (Vec<Condition>, io::Result<Content>);
+/// The rules file, with the requests for it. After a change or a periodic check, there may be none.
+pub(super) type Read = (Vec<Condition>, io::Result<Rules>);
 
 /// Loads the policy at startup. The daemon does not start if the file is invalid or cannot be read.
 pub(super) fn first(
@@ -34,14 +34,14 @@ pub(super) fn first(
     permissions: FilePermissions,
 ) -> Result<(Arc<Policy>, PolicyStatus, Stamp), Stop> {
     let name = path.display().to_string();
-    let (stamp, content) = policy_file::first(path, permissions)
+    let (stamp, rules) = policy_file::first(path, permissions)
         .map_err(|error| Stop::Usage(format!("the rules file {name}: {}", unread(&error))))?;
-    match loaded(&content, &name) {
+    match usable(rules.loaded) {
         Ok(policy) => {
             let at = Some(now().wall.as_secs_f64());
             let status = PolicyStatus {
                 path: name,
-                sha256: Some(content.sha256),
+                sha256: Some(rules.sha256),
                 loaded: at,
                 good: at,
                 last: Some(Reloaded::Applied),
@@ -57,9 +57,9 @@ pub(super) fn first(
     }
 }
 
-/// Loads a policy, and logs its warnings.
-fn loaded(content: &Content, name: &str) -> Result<Arc<Policy>, Faults> {
-    let Loaded { policy, warnings } = load(&content.bytes, name, policy_file::context(now().wall))?;
+/// Logs the warnings of a policy.
+fn usable(loaded: Result<Box<Loaded>, Faults>) -> Result<Arc<Policy>, Faults> {
+    let Loaded { policy, warnings } = *loaded?;
     for line in warnings.lines() {
         tracing::warn!("{line}");
     }
@@ -102,7 +102,7 @@ impl Daemon {
         }
     }
 
-    fn take_over(&mut self, why: &'static str, read: io::Result<Content>) -> Outcome {
+    fn take_over(&mut self, why: &'static str, read: io::Result<Rules>) -> Outcome {
         let before = self.status.policy.faults.clone();
         let outcome = self.understand(read);
         let result = outcome.result();
@@ -123,28 +123,28 @@ impl Daemon {
         outcome
     }
 
-    fn understand(&mut self, read: io::Result<Content>) -> Outcome {
+    fn understand(&mut self, read: io::Result<Rules>) -> Outcome {
         let name = self.status.policy.path.clone();
-        let content = match read {
-            Ok(content) => content,
+        let rules = match read {
+            Ok(rules) => rules,
             Err(error) => {
                 self.read_sha256 = None;
                 return self.refuse(vec![format!("{name}: {}", unread(&error))]);
             }
         };
         let faults = &self.status.policy.faults;
-        if self.read_sha256.as_ref() == Some(&content.sha256) && !faults.is_empty() {
+        if self.read_sha256.as_ref() == Some(&rules.sha256) && !faults.is_empty() {
             return Outcome::Refused(faults.clone());
         }
-        self.read_sha256 = Some(content.sha256.clone());
-        if content.sha256 == self.engine.policy().sha256 {
+        self.read_sha256 = Some(rules.sha256.clone());
+        if rules.sha256 == self.engine.policy().sha256 {
             self.accept();
             return Outcome::Unchanged;
         }
-        match loaded(&content, &name) {
+        match usable(rules.loaded) {
             Ok(policy) => {
                 self.adopt(policy);
-                Outcome::Applied(content.sha256)
+                Outcome::Applied(rules.sha256)
             }
             Err(faults) => self.refuse(faults.lines().collect()),
         }
