@@ -3,11 +3,13 @@
 #![expect(clippy::disallowed_methods, reason = "reads files of hooks, and starts a process of another user")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
+use end_to_end::programs;
 use end_to_end::slurm::{Cluster, IDLE, Tracking, USER, hook};
 use end_to_end::tenant::NOBODY_UID;
 use end_to_end::wait::until;
@@ -74,6 +76,14 @@ fn job_without_gpus_passes() {
     cluster.must("runuser", &["-u", USER, "--", "srun", "--chdir=/", "true"]);
     until("the epilog's count", || (cluster.runs("epilog", "no_gpus") == 1).then_some(()));
     assert_eq!(cluster.runs("prolog", "no_gpus"), 1);
+    cluster.must(
+        "runuser",
+        &["-u", USER, "--", "sbatch", "--chdir=/", "--output=/dev/null", "--wrap", "sleep 1000"],
+    );
+    until("the prolog's count", || (cluster.runs("prolog", "no_gpus") == 2).then_some(()));
+    let holder = Holder::sleeping();
+    cluster.hold(holder.pid());
+    assert_eq!(cluster.run("health", &[], &[]).status.code(), Some(1), "the job without GPUs hides nothing");
 }
 
 #[test]
@@ -292,6 +302,57 @@ fn on_a_shared_gpu_only_processes_of_the_own_job_count() {
         fs::remove_file(home.path().join("jobs/2.json")).ok();
         assert_eq!(verdict("2"), json!("not_clean"), "{invalid}");
     }
+}
+
+#[test]
+fn record_of_a_job_that_no_longer_runs_hides_nothing() {
+    let holder = Holder::sleeping();
+    let scenario = Scenario::new(IDLE);
+    let home = tempfile::tempdir().unwrap();
+    let verdict =
+        |id: &str| prolog(home.path(), &scenario, &["--wait", "0s"], &job(id, "1")).1["verdict"].clone();
+    assert_eq!(verdict("1"), json!("clean"));
+    let path = home.path().join("jobs/1.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["boot_ms"] = json!(1);
+    fs::write(&path, record.to_string()).unwrap();
+    scenario.set(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
+    assert_eq!(verdict("2"), json!("not_clean"), "job 1 has no slurmstepd, and its prolog is long ago");
+}
+
+#[test]
+fn epilog_with_invalid_settings_deletes_the_record() {
+    let scenario = Scenario::new(IDLE);
+    let home = tempfile::tempdir().unwrap();
+    assert_eq!(prolog(home.path(), &scenario, &["--wait", "0s"], &job("1", "1")).0, 0);
+    assert!(home.path().join("jobs/1.json").exists());
+    let config = home.path().join("slurm.yaml");
+    fs::write(&config, "version: 3\n").unwrap();
+    let epilog = ["epilog", "--config", config.to_str().unwrap()];
+    let (code, report) = hook(home.path(), &scenario, &epilog, &job("1", "1"));
+    assert_eq!((code, &report["verdict"]), (0, &json!("invalid_config")));
+    assert!(!home.path().join("jobs/1.json").exists());
+}
+
+#[test]
+fn gpu_that_was_not_clean_and_then_hangs_is_not_clean() {
+    let holder = Holder::sleeping();
+    let scenario =
+        Scenario::new(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
+    let home = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new(programs::bailiff());
+    command.args(["slurm", "prolog", "--config", "/nonexistent", "--wait", "5s"]).args(MAP);
+    command.arg("--nvml-library").arg(programs::fake_nvml()).arg("--state-dir").arg(home.path());
+    command.env("FAKE_NVML_SCENARIO", scenario.path()).envs(job("1", "1"));
+    let mut hook = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(hook.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("gpu 1: 1.0 GiB held by pid"), "{first}");
+    scenario.set("faults: {hang: true}\ngpus: [{}, {}]");
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(hook.wait().unwrap().code(), Some(1), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("not clean: gpu 1")), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("unknown: the driver cannot be read")), "{rest:?}");
 }
 
 #[test]

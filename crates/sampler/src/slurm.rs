@@ -7,8 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use bailiff_snapshot::allocation::{HookRuns, SlurmSample};
-use bailiff_snapshot::slurm::JobRecord;
+use bailiff_snapshot::slurm::{HookRuns, JobRecord, SlurmSample};
 use bailiff_snapshot::{Fault, Gap, Gaps};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -33,10 +32,9 @@ pub fn read(directory: &Path, gaps: &mut Gaps) -> Result<Option<SlurmSample>, Fa
         match record(&path) {
             _ if sample.jobs.len() >= MOST_JOBS => gaps.count(Gap::Slurm),
             Ok(Some(record)) => sample.jobs.push(record),
-            Ok(None) => gaps.count(Gap::Slurm),
             // The job has ended meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(_) => gaps.count(Gap::Slurm),
+            Ok(None) | Err(_) => gaps.count(Gap::Slurm),
         }
     }
     for path in entries(&directory.join("runs"))?.unwrap_or_default() {

@@ -1,6 +1,7 @@
 //! Joins a sample with the previous snapshot. All values that need two samples are computed here and in the
 //! modules that this module calls. The computation neither fails nor waits.
 
+mod allocations;
 mod lost;
 mod quotas;
 mod still;
@@ -9,7 +10,6 @@ mod users;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::allocation;
 use crate::identity::millis;
 use crate::lease::Names;
 use crate::memory::Held;
@@ -25,8 +25,15 @@ const FRESH: Duration = Duration::from_mins(1);
 
 impl Snapshot {
     /// Joins a sample with the previous snapshot.
-    pub fn between(previous: Option<&Self>, sample: Sample) -> Self {
+    pub fn between(previous: Option<&Self>, mut sample: Sample) -> Self {
         let previous = previous.filter(|previous| previous.boot_id == sample.boot_id);
+        let slurm = sample.slurm.take();
+        let mut snapshot = Self::without_slurm(previous, sample);
+        snapshot.slurm = slurm.map(|slurm| allocations::join(slurm, &snapshot, previous));
+        snapshot
+    }
+
+    fn without_slurm(previous: Option<&Self>, sample: Sample) -> Self {
         let mut gaps = previous.map(|previous| previous.gaps.clone()).unwrap_or_default();
         gaps.add(&sample.gaps);
         let mut join = Join {
@@ -53,7 +60,7 @@ impl Snapshot {
         let lost = lost::LostInput { previous, end, answered, gpus: &gpus }.lost();
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
-        let mut snapshot = Self {
+        Self {
             seq: sample.seq,
             at: sample.at,
             took: sample.took,
@@ -75,9 +82,7 @@ impl Snapshot {
             slurm: None,
             gaps: join.gaps,
             workers_hung: sample.workers_hung,
-        };
-        snapshot.slurm = sample.slurm.map(|slurm| allocation::join(slurm, &snapshot, previous));
-        snapshot
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 
 #![cfg_attr(not(test), forbid(clippy::disallowed_methods))]
 
-pub mod allocation;
 mod between;
 pub mod freezer;
 pub mod gap;
@@ -37,7 +36,6 @@ pub mod utilization;
 pub mod wire;
 pub mod workload;
 
-pub use allocation::{Allocation, AllocationState, SlurmNode, SlurmSample};
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
 pub use holder::{Holder, Process};
@@ -52,6 +50,7 @@ pub use process::{Facts, Io, Relative, Role, Seen, State};
 pub use quota::{InvalidQuota, Quota, QuotaGpu, QuotaProcess};
 pub use reading::{Answer, DeviceSampler, Engines, Reading, UtilSample};
 pub use sample::{DeviceProcess, DeviceProcesses, Driver, Sample};
+pub use slurm::{Allocation, AllocationState, SlurmNode, SlurmSample};
 pub use snapshot::{Gpu, Snapshot, UserTotals, user_label};
 pub use source::{Fault, Source, SourceState};
 pub use status::Status;

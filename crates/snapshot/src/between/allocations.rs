@@ -1,97 +1,14 @@
-//! GPUs that Slurm has allocated to jobs, as the hooks recorded them, and whether the jobs use them.
+//! Finds out whether jobs use the GPUs that Slurm has allocated to them.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use serde_with_macros::skip_serializing_none;
-
-use crate::slurm::{AllocatedGpu, JobId, JobRecord};
+use crate::slurm::{
+    AllocatedGpu, Allocation, AllocationState, JobRecord, SlurmNode, SlurmSample, Unallocated,
+};
 use crate::{Gpu, Holder, ProcessId, Snapshot};
 
 /// Utilization in percent up to which a process counts as idle.
 const IDLE_UP_TO: u32 = 1;
-
-/// What the hooks left in their directory.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlurmSample {
-    /// Records of jobs, also of earlier boots.
-    pub jobs: Vec<JobRecord>,
-    /// Number of runs of the hooks.
-    pub runs: Vec<HookRuns>,
-}
-
-/// Number of runs of a hook with one result.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct HookRuns {
-    /// `prolog`, `epilog` or `health`.
-    pub hook: String,
-    /// Result, such as `clean`.
-    pub result: String,
-    /// Number of runs since boot.
-    pub count: u64,
-}
-
-/// Slurm's part of a snapshot.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct SlurmNode {
-    /// Each allocated GPU of each job.
-    pub allocations: Vec<Allocation>,
-    /// Memory that jobs hold on GPUs that they were not given.
-    pub unallocated: Vec<Unallocated>,
-    /// Number of runs of the hooks.
-    pub runs: Vec<HookRuns>,
-}
-
-crate::label_values! {
-/// Whether a job uses an allocated GPU.
-pub enum AllocationState {
-    /// A process of the job was observed busy in the last window.
-    InUse = "in_use",
-    /// The job has used the GPU. Now it has no process there, or all of them were observed idle.
-    Idle = "idle",
-    /// No process of the job was on the GPU in any sample since the prolog.
-    NeverUsed = "never_used",
-    /// Neither was observed.
-    Unknown = "unknown",
-}
-}
-
-/// A GPU that is allocated to a job.
-#[skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Allocation {
-    /// Job id.
-    pub job: JobId,
-    /// Uid of the job's owner.
-    pub uid: u32,
-    /// Name of the job's owner.
-    pub user: Option<String>,
-    /// The driver's index of the GPU.
-    pub gpu: String,
-    /// UUID of the GPU.
-    pub gpu_uuid: Option<String>,
-    /// Whether the job uses the GPU.
-    pub state: AllocationState,
-    /// Time for which it has been idle or unused without interruption, in milliseconds; `None` in other states.
-    pub unused_ms: Option<u64>,
-    /// Whether a process of the job was ever observed on the GPU.
-    pub used: bool,
-    /// Whether every sample since the prolog showed the GPU's processes.
-    pub complete: bool,
-}
-
-/// Memory that a job holds on a GPU that it was not given.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unallocated {
-    /// Job id.
-    pub job: JobId,
-    /// The driver's index of the GPU.
-    pub gpu: String,
-    /// UUID of the GPU.
-    pub gpu_uuid: Option<String>,
-    /// Bytes.
-    pub bytes: u64,
-}
 
 /// Joins the records with a snapshot whose other parts are complete.
 pub(crate) fn join(sample: SlurmSample, now: &Snapshot, previous: Option<&Snapshot>) -> SlurmNode {
@@ -195,7 +112,7 @@ impl Join<'_> {
         match (processes.is_empty(), used) {
             (true, true) => AllocationState::Idle,
             (true, false) if complete => AllocationState::NeverUsed,
-            (false, _) if processes.iter().all(|holder| percent(&holder).is_some() && !on_hold(&holder)) => {
+            (false, _) if processes.iter().all(|holder| percent(holder).is_some() && !on_hold(holder)) => {
                 AllocationState::Idle
             }
             _ => AllocationState::Unknown,
