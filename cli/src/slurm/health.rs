@@ -32,7 +32,7 @@ const NO_REASON: &str = "none";
 const CLEAN_RUNS: u32 = 3;
 /// Start of the reasons of this program.
 const OWN_REASON: &str = "bailiff: gpu ";
-/// Time limit of a run. slurmd kills a HealthCheckProgram after 60 s.
+/// Time limit of a run. slurmd kills a `HealthCheckProgram` after 60 s.
 const LIMIT: Duration = Duration::from_secs(50);
 
 /// The last runs, in `health.json`.

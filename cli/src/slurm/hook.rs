@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
         let others =
             state::running(&self.common.state_dir)?.into_iter().filter(|record| record.job != self.job.id);
         let elsewhere: BTreeSet<u32> =
-            others.flat_map(|record| record.gpus).flatten().map(|gpu| gpu.minor).collect();
+            others.filter_map(|record| record.gpus).flatten().map(|gpu| gpu.minor).collect();
         let shared = gpus.iter().filter(|(_, minor)| elsewhere.contains(minor));
         let shared = shared.map(|(position, _)| *position).collect();
         Ok(Scope { gpus, shared, job: Some(self.job.clone()), running: BTreeSet::new() })
