@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Time limit of other requests. Holders can have many open files, which are all examined.
 const LONG_PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit of reading a path below a process's root, which can lead to a file system that does not respond.
-const ROOT_PATIENCE: Duration = Duration::from_millis(500);
+const FILE_PATIENCE: Duration = Duration::from_millis(500);
 /// Time after which stopped processes are continued even if the daemon is alive.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -245,7 +245,7 @@ fn ancestors(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Reads for the daemon. A path that hangs does not delay other reads.
+/// Reads for the daemon. A read that hangs delays only further ones of the same process.
 struct Reads;
 
 impl Service for Reads {
@@ -253,12 +253,17 @@ impl Service for Reads {
     type Answer = denied::Answer;
 
     fn answer(&mut self, request: channel::Request<Read>) -> (denied::Answer, Option<OwnedFd>) {
-        if !request.content.follows_path() {
+        if !request.content.may_hang() {
             return Reader.answer(request);
         }
-        // The path is only a key: while one read hangs, no further one is started.
-        let key = Path::new("the root of a process");
-        let read = file::within(key, ROOT_PATIENCE, move |_| Ok(Reader.answer(request)));
+        let patience = match &request.content {
+            Read::HasOpen(_, until) => until.left(),
+            _ => FILE_PATIENCE,
+        };
+        let inode = request.file.as_ref().and_then(|process| Some(rustix::fs::fstat(process).ok()?.st_ino));
+        // The path is only a key: while a read of a process hangs, no further one of it is started.
+        let key = PathBuf::from(format!("process {}", inode.unwrap_or_default()));
+        let read = file::within(&key, patience, move |_| Ok(Reader.answer(request)));
         read.unwrap_or_else(|_| (denied::Answer::Error(Errno::TIMEDOUT.raw_os_error()), None))
     }
 }

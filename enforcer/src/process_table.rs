@@ -3,13 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use bailiff_engine::guard;
 use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
-use bailiff_proc::{Proc, Process, ReadError, unless_gone};
+use bailiff_proc::clock::Deadline;
+use bailiff_proc::{Files, Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::workload::LONGEST_PATH;
 use bailiff_snapshot::{Place, ProcessKey, State, Status};
 
@@ -17,11 +16,8 @@ use bailiff_snapshot::{Place, ProcessKey, State, Status};
 const NVIDIA: u32 = 195;
 /// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;
-/// Deadline of reading a command line: reading it may block on the process's memory forever.
-const PATIENCE: Duration = Duration::from_millis(200);
-
-/// Whether a thread waits for a command line; a second one is not started, because the first may wait forever.
-static WAITING: AtomicBool = AtomicBool::new(false);
+/// Time limit for the open files of a process. A million descriptors take about three seconds.
+const DEVICES: Duration = Duration::from_secs(4);
 
 /// Error of reading the process table. No process is signalled then.
 #[derive(Debug, thiserror::Error)]
@@ -174,7 +170,10 @@ impl Processes {
         let Ok(process) = checked else { return Program::default() };
         Program {
             exe: process.exe().ok().filter(|path| path.len() <= LONGEST_PATH),
-            command: if line == CommandLine::Needed { command(process) } else { None },
+            command: match line {
+                CommandLine::Needed => process.patiently(|process| Ok(process.command())).ok().flatten(),
+                CommandLine::Ignored => None,
+            },
         }
     }
 
@@ -184,8 +183,9 @@ impl Processes {
     }
 
     /// Returns the value of an environment variable of a process, if it is readable.
-    pub fn variable(&self, pid: u32, name: &str) -> Option<String> {
-        self.proc.process(pid).ok()?.variable(name)
+    pub fn variable(&self, pid: u32, name: &'static str) -> Option<String> {
+        let process = self.proc.process(pid).ok()?;
+        process.patiently(move |process| Ok(process.variable(name))).ok()?
     }
 
     fn read(&self, pid: u32, places: &mut Places) -> Result<(ProcessInfo, Process), ReadError> {
@@ -202,10 +202,12 @@ impl Processes {
     /// Returns whether a GPU device file is open. If the leader thread has exited, only other threads show
     /// it.
     fn devices(&self, process: &Process, pid: u32) -> Result<Devices, ReadError> {
-        let mut devices = self.devices_in(process)?;
+        let until = Deadline::after(DEVICES);
+        let mut devices = self.devices_in(process, until)?;
         if devices == Devices::None {
             for thread in process.threads()?.into_iter().filter(|thread| *thread != pid) {
-                match unless_gone(process.thread(thread).and_then(|thread| self.devices_in(&thread)))? {
+                let thread = process.thread(thread);
+                match unless_gone(thread.and_then(|thread| self.devices_in(&thread, until)))? {
                     Some(Devices::Open) => return Ok(Devices::Open),
                     Some(Devices::Denied) => devices = Devices::Denied,
                     Some(Devices::None) | None => {}
@@ -215,22 +217,14 @@ impl Processes {
         Ok(devices)
     }
 
-    fn devices_in(&self, process: &Process) -> Result<Devices, ReadError> {
-        let descriptors = match process.descriptors() {
-            Err(error) if error.is_denied() => return Ok(Devices::Denied),
-            other => other?,
-        };
-        for (_, link) in &descriptors {
-            match link {
-                Ok(link) if link.starts_with(&self.devices) => return Ok(Devices::Open),
-                Err(error) if error.is_denied() => return Ok(Devices::Denied),
-                // The descriptor was closed in the meantime.
-                Ok(_) | Err(_) => {}
-            }
+    fn devices_in(&self, process: &Process, until: Deadline) -> Result<Devices, ReadError> {
+        let files = Files { prefix: self.devices.clone(), longer: true, major: Some(NVIDIA) };
+        match process.has_open(&files, until) {
+            Ok(true) => Ok(Devices::Open),
+            Ok(false) => Ok(Devices::None),
+            Err(error) if error.is_denied() => Ok(Devices::Denied),
+            Err(error) => Err(error),
         }
-        // In another mount namespace the same device may have another path, so the device number is checked.
-        let is_open = descriptors.iter().any(|(number, _)| is_nvidia(process, *number));
-        Ok(if is_open { Devices::Open } else { Devices::None })
     }
 }
 
@@ -239,36 +233,10 @@ fn known<T>(pid: u32, read: Result<T, ReadError>) -> Result<Option<T>, ProcessTa
     unless_gone(read).map_err(|error| ProcessTableError::Process(pid, error))
 }
 
-/// Returns whether a descriptor is a character device of the NVIDIA driver. Uses cached attributes, because a
-/// query may hang on a user's file system or an unreachable server.
-fn is_nvidia(process: &Process, number: u32) -> bool {
-    let attributes = process.cached_attributes(&format!("fd/{number}"));
-    attributes.is_ok_and(|attributes| attributes.character_major == Some(NVIDIA))
-}
-
 fn located(cgroup: &[u8]) -> (Arc<Place>, Option<Arc<str>>) {
     let text = String::from_utf8_lossy(cgroup);
     let unified = text.lines().find_map(|line| line.strip_prefix("0::")).map(Arc::from);
     (Arc::new(Place::parse(&text)), unified)
-}
-
-/// Reads a command line in a thread, which is abandoned after the deadline.
-fn command(process: Process) -> Option<String> {
-    if WAITING.swap(true, Ordering::AcqRel) {
-        return None;
-    }
-    let (answer, line) = channel();
-    let reader = std::thread::Builder::new().spawn(move || {
-        let line = process.command();
-        WAITING.store(false, Ordering::Release);
-        // The receiver may have given up.
-        let _ = answer.send(line);
-    });
-    if reader.is_err() {
-        WAITING.store(false, Ordering::Release);
-        return None;
-    }
-    line.recv_timeout(PATIENCE).ok().flatten()
 }
 
 #[cfg(test)]

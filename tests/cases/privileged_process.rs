@@ -281,6 +281,47 @@ fn only_freezers_of_cgroups_are_written() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
 }
 
+/// Opens a file with a long name of characters that a message would have to escape, as often as possible.
+const MANY_FILES: &str = "import os, resource, sys, time
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+directory = sys.argv[1]
+for _ in range(15):
+    directory += '/' + chr(1) * 250
+    os.mkdir(directory)
+file = os.open(directory + '/file', os.O_CREAT)
+try:
+    while True:
+        os.dup(file)
+except OSError:
+    print('ready', flush=True)
+time.sleep(1000)";
+
+#[test]
+fn many_open_files_delay_no_action() {
+    let node = Node::new(RULES);
+    let files = node.home.path().join("files");
+    fs::create_dir(&files).unwrap();
+    chown(&files, Some(UID), Some(UID)).unwrap();
+    let mut command = Command::new("setsid");
+    command.args(["python3", "-c", MANY_FILES]).arg(&files).uid(UID).gid(UID);
+    let many = Tenant::spawn(&node.home, command);
+    until("all files are open", || (!many.output_lines().is_empty()).then_some(()));
+    let other = program_of(&node, UID + 1, "");
+    // The process with the most memory comes first.
+    node.hold(&many, 0, "used: 2GiB");
+    node.hold(&other, 0, "used: 1GiB");
+    let _enforcer = enforcer_of_unit(&node);
+    many.gone();
+    other.gone();
+}
+
+/// A request to look for open files whose paths start with this text, until a time far in the future.
+fn has_open(prefix: &str) -> Value {
+    let files = json!({"prefix": prefix, "longer": true, "major": null});
+    json!({"HasOpen": [files, {"secs": 4_000_000_000_u64, "nanos": 0}]})
+}
+
 #[test]
 fn path_that_hangs_delays_no_other_read() {
     let node = Node::new(RULES);
@@ -297,7 +338,9 @@ fn path_that_hangs_delays_no_other_read() {
     let path = format!("root{}", hung.path("file").display());
     let late = json!({"Error": rustix::io::Errno::TIMEDOUT.raw_os_error()});
     assert_eq!(privileged.read(&json!({"Attributes": path}), directory.as_fd()), late);
-    assert_eq!(privileged.read(&json!("Descriptors"), directory.as_fd()), "File");
+    assert!(privileged.read(&json!({"Link": "exe"}), directory.as_fd())["Link"].is_string());
+    let own = File::open("/proc/self").unwrap();
+    assert_eq!(privileged.read(&has_open("/dev/"), own.as_fd()), json!({"HasOpen": true}), "another process");
     process.kill().unwrap();
     process.wait().unwrap();
 }
@@ -324,11 +367,15 @@ fn privileged_process_reads_only_what_the_daemon_needs() {
         assert_eq!(privileged.read(&request, process.as_fd()), not_permitted, "{request}");
     }
     let not_in_proc = json!({"Error": rustix::io::Errno::BADF.raw_os_error()});
-    for request in [json!({"Open": "environ"}), json!({"Attributes": "root/shadow"}), json!("Descriptors")] {
+    for request in [json!({"Open": "environ"}), json!({"Attributes": "root/shadow"}), has_open("/")] {
         assert_eq!(privileged.read(&request, elsewhere.as_fd()), not_in_proc, "{request}");
     }
-    for request in [json!({"Open": "environ"}), json!({"Open": "fdinfo"}), json!("Descriptors")] {
+    for request in [json!({"Open": "environ"}), json!({"Open": "fdinfo"})] {
         assert_eq!(privileged.read(&request, process.as_fd()), "File", "{request}");
+    }
+    let device = node.home.device();
+    for (path, open) in [(device.to_str().unwrap(), true), ("/nonexistent", false)] {
+        assert_eq!(privileged.read(&has_open(path), process.as_fd()), json!({"HasOpen": open}), "{path}");
     }
     let exe = fs::read_link(format!("/proc/{}/exe", holder.pid())).unwrap();
     assert_eq!(privileged.read(&json!({"Link": "exe"}), process.as_fd()), json!({"Link": exe}));

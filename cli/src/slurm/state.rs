@@ -82,7 +82,8 @@ pub(super) fn running(state_dir: &Path) -> io::Result<Vec<JobRecord>> {
 fn step_titles() -> io::Result<Vec<String>> {
     let proc = Proc::own()?;
     let step = |process: Process| {
-        let is_step = process.stat().ok()?.comm == "slurmstepd" && process.owner().ok()? == 0;
+        // A user can give another name and title to a program of root, such as su, but not another file.
+        let is_step = process.owner().ok()? == 0 && process.exe().ok()?.ends_with("/slurmstepd");
         is_step.then(|| process.cmdline().ok()).flatten()
     };
     let titles = proc.processes()?.filter_map(|process| step(process.ok()?));

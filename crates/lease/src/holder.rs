@@ -304,8 +304,12 @@ const fn is_younger(stat: &Stat, holder: ProcessKey) -> bool {
     stat.key.start_ticks >= holder.start_ticks
 }
 
-/// The lease that the environment of a process names.
+/// The lease that the environment of a process names. Its owner can make this read hang.
 fn claim_of(process: &Process) -> Result<Claim, ReadError> {
+    process.patiently(read_claim)
+}
+
+fn read_claim(process: &Process) -> Result<Claim, ReadError> {
     let read = |name: &str| {
         let environ = unless_gone(process.bytes(name));
         environ.map(|environ| environ.filter(|environ| !environ.is_empty()))

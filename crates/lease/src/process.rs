@@ -1,10 +1,14 @@
 //! The processes for which a GPU is taken: ancestors of this one, and members of its session.
 
 use std::path::Path;
+use std::time::Duration;
 
-use bailiff_proc::{Proc, Process, ReadError, lives, unless_gone};
+use bailiff_proc::clock::Deadline;
+use bailiff_proc::{Files, Proc, Process, ReadError, lives, unless_gone};
 use bailiff_snapshot::ProcessKey;
 
+/// Time limit for the open files of a process.
+const OPEN_FILES: Duration = Duration::from_secs(4);
 /// Maximum number of ancestors that are followed.
 pub(crate) const DEEPEST: usize = 256;
 /// `start_ticks` is in hundredths of a second (`USER_HZ` in `include/uapi/asm-generic/param.h`).
@@ -79,10 +83,9 @@ pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> Result<b
         if stat.session != session || stat.key.start_ticks > before_ms / MS_PER_TICK {
             continue;
         }
-        for (_, link) in unless_gone(process.descriptors())?.unwrap_or_default() {
-            if unless_gone(link)?.is_some_and(|link| Path::new(&link) == device) {
-                return Ok(true);
-            }
+        let files = Files { prefix: device.display().to_string(), longer: false, major: None };
+        if unless_gone(process.has_open(&files, Deadline::after(OPEN_FILES)))?.unwrap_or_default() {
+            return Ok(true);
         }
         // The thread-group leader has exited and has no descriptors, but the other threads still have them.
         if stat.state.ended() && process.runs()? {

@@ -1,7 +1,6 @@
 //! Reads what the kernel denies to this program, through a helper process that has the capabilities. A request contains
 //! an open `/proc/PID`, so the answer is about that process even if its pid is reused.
 
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,15 +10,13 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
+use crate::clock::Deadline;
 
 /// Time limit of a read. A process can have a million open files, and can make the kernel block while they are opened.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The helper that reads for this program, if there is one.
 static HELPER: OnceLock<Channel> = OnceLock::new();
-
-/// Descriptors with the targets of their links, or the numbers of errors.
-pub(crate) type Links = Vec<(u32, Result<String, i32>)>;
 
 /// Attributes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +48,17 @@ impl Attributes {
     }
 }
 
+/// Files to look for among the open files of a process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Files {
+    /// Start of the path.
+    pub prefix: String,
+    /// Whether the path is longer than its start.
+    pub longer: bool,
+    /// Major number of a character device, which is found under any path: another mount namespace may have another.
+    pub major: Option<u32>,
+}
+
 /// What is read in a `/proc/PID` or `/proc/PID/task/TID`.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Read {
@@ -60,14 +68,14 @@ pub enum Read {
     Link(String),
     /// Reads the attributes of a file.
     Attributes(String),
-    /// Reads the links of all descriptors.
-    Descriptors,
+    /// Looks for open files, until a deadline.
+    HasOpen(Files, Deadline),
 }
 
 impl Read {
-    /// Returns whether a path is followed that the process chose.
-    pub fn follows_path(&self) -> bool {
-        matches!(self, Self::Attributes(name) if name.contains("root/"))
+    /// Returns whether it queries files that the process chose, whose file system can hang, or many of them.
+    pub const fn may_hang(&self) -> bool {
+        matches!(self, Self::Attributes(_) | Self::HasOpen(..))
     }
 }
 
@@ -80,6 +88,8 @@ pub enum Answer {
     Link(String),
     /// Attributes of the file.
     Attributes(Attributes),
+    /// Whether one of the files is open.
+    HasOpen(bool),
     /// Number of the error.
     Error(i32),
 }
@@ -117,7 +127,13 @@ pub(crate) fn attributes(directory: impl AsFd, name: &str, denied: Errno) -> Res
     }
 }
 
-pub(crate) fn descriptors(directory: impl AsFd, denied: Errno) -> Result<Links, Errno> {
-    let file = ask(directory, &Read::Descriptors, denied)?.1.ok_or(Errno::BADMSG)?;
-    serde_json::from_reader(File::from(file)).map_err(|_| Errno::BADMSG)
+pub(crate) fn has_open(
+    directory: impl AsFd,
+    (files, until): (&Files, Deadline),
+    denied: Errno,
+) -> Result<bool, Errno> {
+    match ask(directory, &Read::HasOpen(files.clone(), until), denied)? {
+        (Answer::HasOpen(open), _) => Ok(open),
+        _ => Err(Errno::BADMSG),
+    }
 }

@@ -116,6 +116,11 @@ impl Directory {
         Ok(Self(openat(CWD, path, DIRECTORY, Mode::empty())?))
     }
 
+    /// Returns another handle of this directory.
+    pub(crate) fn again(&self) -> Result<Self, ReadError> {
+        Ok(Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 0)?))
+    }
+
     /// Opens a directory in this one.
     pub fn directory(&self, name: &str) -> Result<Self, ReadError> {
         let opened = openat(&self.0, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());

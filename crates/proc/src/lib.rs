@@ -5,12 +5,14 @@ pub mod channel;
 pub mod clock;
 pub mod denied;
 mod directory;
+mod files;
+mod patient;
 mod pidfd;
 mod poll;
 mod process;
 mod reader;
 
-pub use denied::{Attributes, read_through};
+pub use denied::{Attributes, Files, read_through};
 pub use directory::{Directory, HeldFile, ReadError, unless_gone};
 pub use pidfd::Pidfd;
 pub use poll::{readable, wait};

@@ -9,8 +9,10 @@ use bailiff_snapshot::{ProcessKey, State, Status, redact};
 use rustix::fs::{PROC_SUPER_MAGIC, RawDir, fstat, fstatfs};
 use rustix::io::Errno;
 
-use crate::denied;
+use crate::clock::Deadline;
+use crate::denied::{self, Files};
 use crate::directory::{Directory, PIECE, ReadError, unless_gone};
+use crate::files;
 
 /// Bytes of a command line that are read; [`redact::command`] shows far fewer.
 const MOST_OF_CMDLINE: usize = 16 << 10;
@@ -251,13 +253,31 @@ impl Process {
         namespace_inode(&self.link("ns/pid")?).ok_or(ReadError::Malformed)
     }
 
+    /// Returns the pid.
+    pub(crate) const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Opens the process once more, for another thread.
+    pub(crate) fn again(&self) -> Result<Self, ReadError> {
+        Ok(Self { pid: self.pid, directory: self.directory.again()? })
+    }
+
     /// Returns all descriptors.
     pub fn descriptors(&self) -> Result<Vec<Descriptor>, ReadError> {
-        match descriptors_of(self) {
+        let directory = self.directory("fd")?;
+        let numbers = directory.numbers()?.into_iter();
+        Ok(numbers.map(|number| (number, directory.link(&number.to_string()))).collect())
+    }
+
+    /// Returns whether one of these files is open. A process can have a million open files.
+    ///
+    /// # Errors
+    /// If the descriptors cannot be read, or not before the deadline.
+    pub fn has_open(&self, files: &Files, until: Deadline) -> Result<bool, ReadError> {
+        match files::are_open(files, self, until) {
             Err(ReadError::Unreadable(error @ (Errno::ACCESS | Errno::PERM))) => {
-                let links = denied::descriptors(&**self, error)?.into_iter();
-                let failed = |number| ReadError::from(Errno::from_raw_os_error(number));
-                Ok(links.map(|(number, link)| (number, link.map_err(failed))).collect())
+                Ok(denied::has_open(&**self, (files, until), error)?)
             }
             own => own,
         }
@@ -285,16 +305,6 @@ impl Process {
         let states = unless_gone(self.thread_states())?.unwrap_or_default();
         Ok(states.iter().any(|state| !state.ended()))
     }
-}
-
-/// Returns all descriptors; fails if the kernel denies one of the links.
-pub(crate) fn descriptors_of(process: &Directory) -> Result<Vec<Descriptor>, ReadError> {
-    let directory = process.directory("fd")?;
-    let link = |number: u32| match directory.link(&number.to_string()) {
-        Err(error) if error.is_denied() => Err(error),
-        link => Ok((number, link)),
-    };
-    directory.numbers()?.into_iter().map(link).collect()
 }
 
 #[cfg(test)]

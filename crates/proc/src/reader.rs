@@ -1,18 +1,14 @@
 //! The helper's side of [`crate::denied`].
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{
-    MemfdFlags, Mode, PROC_SUPER_MAGIC, SeekFrom, fstatfs, memfd_create, openat, readlinkat, seek,
-};
+use rustix::fs::{Mode, PROC_SUPER_MAGIC, fstatfs, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::channel::{Request, Service};
-use crate::denied::{Answer, Attributes, Links, Read};
+use crate::denied::{Answer, Attributes, Read};
 use crate::directory::{Directory, FILE, ReadError};
-use crate::process::descriptors_of;
+use crate::files;
 
 /// Reads for another program, in the helper. Other files than those that the program needs are refused.
 #[derive(Debug)]
@@ -51,7 +47,10 @@ fn read_in(directory: &Directory, read: &Read) -> Result<(Answer, Option<OwnedFd
         {
             Ok((Answer::Attributes(Attributes::cached(directory, name)?), None))
         }
-        Read::Descriptors => Ok((Answer::File, Some(listed(directory)?))),
+        Read::HasOpen(files, until) => {
+            let open = files::are_open(files, directory, *until).map_err(ReadError::errno)?;
+            Ok((Answer::HasOpen(open), None))
+        }
         _ => Err(Errno::PERM),
     }
 }
@@ -64,19 +63,4 @@ fn of_thread(name: &str) -> &str {
 
 fn is_number_in(name: &str, directory: &str) -> bool {
     name.strip_prefix(directory).is_some_and(|number| number.parse::<u32>().is_ok())
-}
-
-/// Writes the links of all descriptors to a file in memory.
-fn listed(directory: &Directory) -> Result<OwnedFd, Errno> {
-    let links = descriptors_of(directory).map_err(ReadError::errno)?;
-    let links: Links = links
-        .into_iter()
-        .map(|(number, link)| (number, link.map_err(|error| error.errno().raw_os_error())))
-        .collect();
-    let file = memfd_create(c"descriptors", MemfdFlags::CLOEXEC)?;
-    let mut out = BufWriter::new(File::from(file));
-    serde_json::to_writer(&mut out, &links).map_err(|_| Errno::IO)?;
-    let file = OwnedFd::from(out.into_inner().map_err(|_| Errno::IO)?);
-    seek(&file, SeekFrom::Start(0))?;
-    Ok(file)
 }
