@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
+use bailiff_snapshot::slurm::{AllocatedGpu, HookRuns, JobRecord};
 use bailiff_snapshot::{
     About, Answer, ComputeMode, DeviceProcess, DeviceProcesses, Driver, Engines, Entry, Facts, Fault, Gap,
     GpuId, GpuSample, GpuState, Held, InvalidQuota, Io, Kinds, Leases, Memory, MigIds, Place, PoolGpu,
-    ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample, Seen, Source, SourceState, State, Telemetry,
-    Truth, UtilSample,
+    ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample, Seen, SlurmSample, Source, SourceState,
+    State, Telemetry, Truth, UtilSample,
 };
 use snapshot_fixtures::sample::{self as fixtures, reading};
 #[allow(unused_imports, reason = "no test uses all of it")]
@@ -154,6 +155,27 @@ pub(crate) fn motley(seq: u64) -> Sample {
     sample.quotas = Some(quotas(seq));
     sample.sources.insert(Source::Mps, SourceState::up(Duration::from_millis(4)));
     sample.mps = Some(mps::mps(seq));
+    sample
+}
+
+/// Adds an empty GPU, which Slurm has just allocated to carol's job 4711. A process of the job holds memory on GPU 0.
+pub(crate) fn with_slurm(mut sample: Sample) -> Sample {
+    let empty = gpu(sample.seq, 4, vec![]);
+    let uuid = empty.about.id.as_ref().map(|id| id.0.clone());
+    sample.gpus.push(empty);
+    let record = JobRecord {
+        boot_id: sample.boot_id.as_ref().map(|id| id.0.clone()).unwrap_or_default(),
+        job: "4711".parse().expect("the id of a job"),
+        sluid: None,
+        uid: 1002,
+        user: Some("carol".to_owned()),
+        node: "n0".to_owned(),
+        gpus: Some(vec![AllocatedGpu { position: 0, minor: 4, uuid }]),
+        boot_ms: bailiff_snapshot::millis(sample.at.boot),
+    };
+    let runs = vec![HookRuns { hook: "prolog".to_owned(), result: "clean".to_owned(), count: 3 }];
+    sample.slurm = Some(SlurmSample { jobs: vec![record], runs });
+    sample.sources.insert(Source::Slurm, SourceState::up(Duration::from_millis(1)));
     sample
 }
 
