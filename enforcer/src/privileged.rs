@@ -297,7 +297,7 @@ impl Service for Signals {
         let answer = match request.content {
             Request::Authorize { holders, allow_root } => {
                 let root = if allow_root { Root::Allowed } else { Root::Protected };
-                self.authorize(&holders, root)
+                self.authorize(&holders, root, request.until)
             }
             Request::Signal(number) => self.signal(number, request.file, request.until),
             Request::Watch(still) => {
@@ -329,12 +329,12 @@ impl Signals {
     }
 
     /// Checks that the holders are processes of one user with a GPU's device file open.
-    fn authorize(&mut self, holders: &[ProcessKey], root: Root) -> Result<Answer, Answer> {
+    fn authorize(&mut self, holders: &[ProcessKey], root: Root, until: Deadline) -> Result<Answer, Answer> {
         self.allowed = None;
         let processes = self.processes()?;
         for key in holders {
             let Some((person, devices)) =
-                processes.holder(key.pid)?.filter(|(person, _)| person.stat.key == *key)
+                processes.holder(key.pid, until)?.filter(|(person, _)| person.stat.key == *key)
             else {
                 continue;
             };

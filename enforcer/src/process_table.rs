@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bailiff_engine::guard;
 use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
@@ -11,13 +10,12 @@ use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Files, Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::workload::LONGEST_PATH;
 use bailiff_snapshot::{Place, ProcessKey, State, Status};
+use rustix::io::Errno;
 
 /// Major number of `/dev/nvidia0` and so on (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
 /// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;
-/// Time limit for the open files of a process. A million descriptors take about three seconds.
-const DEVICES: Duration = Duration::from_secs(4);
 
 /// Error of reading the process table. No process is signalled then.
 #[derive(Debug, thiserror::Error)]
@@ -122,10 +120,15 @@ impl Processes {
     /// Reads one process and whether it has a GPU device file open, all through one open directory.
     ///
     /// # Errors
-    /// If the process exists and cannot be read.
-    pub fn holder(&self, pid: u32) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
+    /// If the process exists and cannot be read, or not before the deadline.
+    pub fn holder(
+        &self,
+        pid: u32,
+        until: Deadline,
+    ) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
         let read = self.read(pid, &mut Places::new());
-        known(pid, read.and_then(|(person, process)| Ok((person, self.devices(&process, pid)?))))
+        let found = read.and_then(|(person, process)| Ok((person, self.devices((&process, pid), until)?)));
+        known(pid, found)
     }
 
     /// Returns the state of each thread of a process; empty if it has ended.
@@ -145,8 +148,10 @@ impl Processes {
     /// Returns whether a process sees the same file at a path as this program does: its root or mount namespace may
     /// differ. `None` if that cannot be read.
     pub fn sees_same(&self, pid: u32, path: &str) -> Option<bool> {
-        let theirs =
-            self.proc.process(pid).and_then(|process| process.attributes(&format!("root{path}"))).ok()?;
+        let name = format!("root{path}");
+        let process = self.proc.process(pid).ok()?;
+        // The path can lead to a file system that does not respond.
+        let theirs = process.patiently(move |process| process.attributes(&name)).ok()?;
         let ours = self.proc.attributes(&format!("self/root{path}")).ok();
         Some(ours.is_some_and(|ours| (ours.device, ours.inode) == (theirs.device, theirs.inode)))
     }
@@ -183,9 +188,18 @@ impl Processes {
     }
 
     /// Returns the value of an environment variable of a process, if it is readable.
-    pub fn variable(&self, pid: u32, name: &'static str) -> Option<String> {
-        let process = self.proc.process(pid).ok()?;
-        process.patiently(move |process| Ok(process.variable(name))).ok()?
+    ///
+    /// # Errors
+    /// If it was not read in time. The variable may be set.
+    pub fn variable(&self, pid: u32, name: &'static str) -> Result<Option<String>, ReadError> {
+        let read = self
+            .proc
+            .process(pid)
+            .and_then(|process| process.patiently(move |process| Ok(process.variable(name))));
+        match read {
+            Err(late @ ReadError::Unreadable(Errno::TIMEDOUT)) => Err(late),
+            read => Ok(read.ok().flatten()),
+        }
     }
 
     fn read(&self, pid: u32, places: &mut Places) -> Result<(ProcessInfo, Process), ReadError> {
@@ -201,8 +215,7 @@ impl Processes {
 
     /// Returns whether a GPU device file is open. If the leader thread has exited, only other threads show
     /// it.
-    fn devices(&self, process: &Process, pid: u32) -> Result<Devices, ReadError> {
-        let until = Deadline::after(DEVICES);
+    fn devices(&self, (process, pid): (&Process, u32), until: Deadline) -> Result<Devices, ReadError> {
         let mut devices = self.devices_in(process, until)?;
         if devices == Devices::None {
             for thread in process.threads()?.into_iter().filter(|thread| *thread != pid) {

@@ -83,11 +83,16 @@ fn step_titles() -> io::Result<Vec<String>> {
     let proc = Proc::own()?;
     let step = |process: Process| {
         // A user can give another name and title to a program of root, such as su, but not another file.
-        let is_step = process.owner().ok()? == 0 && process.exe().ok()?.ends_with("/slurmstepd");
+        let is_step = process.owner().ok()? == 0 && is_slurmstepd(&process.exe().ok()?);
         is_step.then(|| process.cmdline().ok()).flatten()
     };
     let titles = proc.processes()?.filter_map(|process| step(process.ok()?));
     Ok(titles.map(|title| String::from_utf8_lossy(&title).into_owned()).collect())
+}
+
+/// Returns whether this is the path of slurmstepd, or was before an upgrade replaced the file.
+fn is_slurmstepd(exe: &str) -> bool {
+    exe.strip_suffix(" (deleted)").unwrap_or(exe).ends_with("/slurmstepd")
 }
 
 /// Opens the lock of a hook; `None` if another run has it. The lock is held while the file is open.

@@ -7,7 +7,7 @@ use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Files, Proc, Process, ReadError, lives, unless_gone};
 use bailiff_snapshot::ProcessKey;
 
-/// Time limit for the open files of a process.
+/// Time limit for the open files of all processes of a session together.
 const OPEN_FILES: Duration = Duration::from_secs(4);
 /// Maximum number of ancestors that are followed.
 pub(crate) const DEEPEST: usize = 256;
@@ -77,6 +77,7 @@ fn reads(proc: &Proc, pid: u32, pipe: &str) -> bool {
 /// # Errors
 /// If that cannot be determined for every process in the session.
 pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> Result<bool, ReadError> {
+    let until = Deadline::after(OPEN_FILES);
     for process in Proc::own()?.processes()? {
         let process = process?;
         let Some(stat) = unless_gone(process.stat())? else { continue };
@@ -84,7 +85,7 @@ pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> Result<b
             continue;
         }
         let files = Files { prefix: device.display().to_string(), longer: false, major: None };
-        if unless_gone(process.has_open(&files, Deadline::after(OPEN_FILES)))?.unwrap_or_default() {
+        if unless_gone(process.has_open(&files, until))?.unwrap_or_default() {
             return Ok(true);
         }
         // The thread-group leader has exited and has no descriptors, but the other threads still have them.

@@ -73,9 +73,14 @@ pub enum Read {
 }
 
 impl Read {
-    /// Returns whether it queries files that the process chose, whose file system can hang, or many of them.
-    pub const fn may_hang(&self) -> bool {
-        matches!(self, Self::Attributes(_) | Self::HasOpen(..))
+    /// Returns whether the process can make it hang: it queries files that the process chose, or many of them, or waits
+    /// for a lock of the process's memory.
+    pub fn may_hang(&self) -> bool {
+        match self {
+            Self::Open(name) => name.ends_with("environ"),
+            Self::Link(_) => false,
+            Self::Attributes(_) | Self::HasOpen(..) => true,
+        }
     }
 }
 

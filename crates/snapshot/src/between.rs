@@ -56,8 +56,8 @@ impl Snapshot {
             still::Evidence { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
         still::count(&mut join.processes, &evidence);
         let answered = sample.sources.get(&Source::Nvml).is_some_and(|nvml| nvml.fault.is_none());
-        let end = sample.at.boot + sample.took;
-        let lost = lost::LostInput { previous, end, answered, gpus: &gpus }.lost();
+        let lost =
+            lost::LostInput { previous, end: sample.at.boot + sample.took, answered, gpus: &gpus }.lost();
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
         Self {

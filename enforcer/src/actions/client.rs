@@ -44,8 +44,9 @@ enum DaemonOwner {
 #[derive(Debug, Default)]
 struct Parts {
     pids: BTreeMap<u32, DaemonOwner>,
-    /// An MPS process of root that is or may be in another PID namespace, and so reports other pids.
-    foreign: Option<u32>,
+    /// Why an MPS process of root is not queried: it is or may be in another PID namespace, and so reports other pids, or
+    /// it was not read in time.
+    unqueried: Option<String>,
 }
 
 /// Servers of a control daemon with their clients, or why they are unknown.
@@ -79,7 +80,7 @@ impl LetGo {
         let asked = Asked::all(context, parts);
         let mut notes = Vec::new();
         for pid in pids {
-            let (done, note) = match stands(pid, &asked.replies, asked.foreign) {
+            let (done, note) = match stands(pid, &asked.replies, asked.unqueried.as_deref()) {
                 MpsMembership::Unknown(why) if listed.contains(&pid) => {
                     let why = format!("process {pid} is an MPS client and was not signalled: {why}");
                     return Err(Refusal::refused(why));
@@ -132,21 +133,29 @@ impl Parts {
             if context.proc_table.nested(pid) == Some(false) {
                 parts.pids.insert(pid, owner);
             } else if owner == DaemonOwner::Root {
-                parts.foreign = Some(pid);
+                let why = "is in another PID namespace and is not queried";
+                parts.unqueried = Some(format!("MPS process {pid} {why}"));
             }
         }
         parts
     }
 
     /// Returns the control daemons, root's first. A directory that a process of root names counts as root's.
-    fn daemons(&self, context: &ActionContext<'_>, until: Deadline) -> Vec<(DaemonOwner, Control)> {
+    fn daemons(&mut self, context: &ActionContext<'_>, until: Deadline) -> Vec<(DaemonOwner, Control)> {
         let mut directories: BTreeMap<Option<String>, DaemonOwner> = BTreeMap::new();
-        let mut pids: Vec<(&u32, &DaemonOwner)> = self.pids.iter().collect();
-        pids.sort_by_key(|(_, owner)| **owner);
-        // Its owner can make each read of a process take its whole time limit.
-        for (pid, owner) in pids.into_iter().take_while(|_| !until.passed()) {
-            let known = directories.entry(mps::pipes(context, *pid)).or_insert(*owner);
-            *known = (*known).min(*owner);
+        for (pid, owner) in &self.pids {
+            // Its owner can make each read of a process take its whole time limit.
+            let pipes = if until.passed() { None } else { mps::pipes(context, *pid).ok() };
+            match pipes {
+                Some(pipes) => {
+                    let known = directories.entry(pipes).or_insert(*owner);
+                    *known = (*known).min(*owner);
+                }
+                None if *owner == DaemonOwner::Root => {
+                    self.unqueried = Some(format!("MPS process {pid} was not read in time"));
+                }
+                None => {}
+            }
         }
         let mut daemons: Vec<_> = directories.into_iter().map(|(pipes, owner)| (owner, pipes)).collect();
         daemons.sort();
@@ -159,18 +168,18 @@ struct Asked<'a> {
     context: &'a ActionContext<'a>,
     daemons: Vec<(DaemonOwner, Control)>,
     replies: Vec<(DaemonOwner, Replies)>,
-    foreign: Option<u32>,
+    unqueried: Option<String>,
     until: Deadline,
 }
 
 impl<'a> Asked<'a> {
-    fn all(context: &'a ActionContext<'a>, parts: Parts) -> Self {
+    fn all(context: &'a ActionContext<'a>, mut parts: Parts) -> Self {
         let until = Deadline::after(PATIENCE);
         let daemons = parts.daemons(context, until);
         let ours: BTreeSet<u32> = parts.pids.into_keys().collect();
         let query = |control| servers(&within(control, until, bailiff_mps::PATIENCE), &ours);
         let replies = daemons.iter().map(|(owner, control)| (*owner, query(control))).collect();
-        Self { context, daemons, replies, foreign: parts.foreign, until }
+        Self { context, daemons, replies, unqueried: parts.unqueried, until }
     }
 
     /// Asks a server to terminate a client, if it is still a client: its pid may have been reused.
@@ -214,7 +223,7 @@ fn servers(control: &Control, parts: &BTreeSet<u32>) -> Replies {
     ours.map(|server| Ok((*server, mps::clients(control, *server)?))).collect()
 }
 
-fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>) -> MpsMembership {
+fn stands(client: u32, replies: &[(DaemonOwner, Replies)], unqueried: Option<&str>) -> MpsMembership {
     let mut silent = None;
     for (daemon, (owner, replies)) in replies.iter().enumerate() {
         match replies {
@@ -230,10 +239,8 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], foreign: Option<u32>)
             Err(_) => {}
         }
     }
-    if let (None, Some(part)) = (&silent, foreign) {
-        return MpsMembership::Unknown(format!(
-            "MPS process {part} is in another PID namespace and is not queried"
-        ));
+    if let (None, Some(why)) = (&silent, unqueried) {
+        return MpsMembership::Unknown(why.to_owned());
     }
     let is_own = |(owner, _): &(DaemonOwner, Replies)| *owner == DaemonOwner::Own;
     match silent {
@@ -303,11 +310,11 @@ mod tests {
         for (replies, expected) in cases {
             assert_eq!(stands(4100, &replies, None), expected, "{replies:?}");
         }
-        let other =
-            MpsMembership::Unknown("MPS process 900 is in another PID namespace and is not queried".into());
-        assert_eq!(stands(4100, &[], Some(900)), other);
-        assert_eq!(stands(4100, &[replies_of(Root, &[(901, &[7])])], Some(900)), other);
+        let why = Some("MPS process 900 was not read in time");
+        let other = MpsMembership::Unknown("MPS process 900 was not read in time".into());
+        assert_eq!(stands(4100, &[], why), other);
+        assert_eq!(stands(4100, &[replies_of(Root, &[(901, &[7])])], why), other);
         let found = MpsMembership::With { daemon: 0, server: 901 };
-        assert_eq!(stands(4100, &[replies_of(Root, &[(901, &[4100])])], Some(900)), found);
+        assert_eq!(stands(4100, &[replies_of(Root, &[(901, &[4100])])], why), found);
     }
 }

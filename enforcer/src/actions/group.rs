@@ -16,13 +16,15 @@ use super::freezer;
 use super::permit::{Permit, send};
 use super::request::ActionRequest;
 use crate::audit::Sent;
-use crate::clock;
+use crate::clock::{self, Deadline};
 use crate::privileged::SignalError;
 use crate::process_table::{ProcessTableError, Processes};
 use bailiff_engine::guard::{self, Found, Ourselves, Refusal};
 use bailiff_engine::members::Members;
 use bailiff_engine::process::{ProcessInfo, Table};
 
+/// Time limit for the open files of all holders together. A million descriptors take about three seconds.
+const OPEN_FILES: Duration = Duration::from_secs(5);
 /// If the first signal is not sent within this time, new members are searched again.
 const A_WHILE: Duration = Duration::from_millis(10);
 
@@ -318,11 +320,12 @@ impl<'a> Group<'a> {
                 expected.len()
             )));
         }
-        let held = expected.values().filter_map(|key| self.hold_one(*key).transpose());
+        let until = Deadline::after(OPEN_FILES);
+        let held = expected.values().filter_map(|key| self.hold_one(*key, until).transpose());
         held.collect()
     }
 
-    fn hold_one(&self, key: ProcessKey) -> Result<Option<MemberHandle>, Refusal> {
+    fn hold_one(&self, key: ProcessKey, until: Deadline) -> Result<Option<MemberHandle>, Refusal> {
         let handle = match Pidfd::open(key.pid) {
             Ok(Some(handle)) => handle,
             Ok(None) => return Ok(None),
@@ -337,7 +340,8 @@ impl<'a> Group<'a> {
         };
         let holds = self.request.subject.members.iter().any(|member| member.holds && member.pid == key.pid);
         let found = if holds {
-            self.proc_table.holder(key.pid)?.map(|(person, devices)| Found { person, devices: Some(devices) })
+            let holder = self.proc_table.holder(key.pid, until)?;
+            holder.map(|(person, devices)| Found { person, devices: Some(devices) })
         } else {
             self.proc_table.person(key.pid)?.map(|person| Found { person, devices: None })
         };

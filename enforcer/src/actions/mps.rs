@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use bailiff_mps::control::Question;
 use bailiff_mps::place::{DEFAULT_PIPES, PIPES};
 use bailiff_mps::{Control, ControlError, reply};
-use bailiff_proc::Pidfd;
+use bailiff_proc::{Pidfd, ReadError};
 
 use super::ActionResult;
 use super::context::ActionContext;
@@ -32,7 +32,9 @@ pub(super) fn shut_down(context: &ActionContext<'_>) -> Result<ActionResult, Ref
             "the server is in another PID namespace, in which its pid belongs to another process",
         ));
     }
-    let control = control(context, pipes(context, server.pid));
+    let pipes = pipes(context, server.pid);
+    let pipes = pipes.map_err(|error| Refusal::refused(format!("the environment of the server {error}")))?;
+    let control = control(context, pipes);
     match listed_clients(context) {
         Some(0) => {}
         Some(_) => return Err(Refusal::refused("the server has clients")),
@@ -78,14 +80,17 @@ fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Pidfd, Refusal> 
 /// Returns the pipe directory that an MPS process names in its environment. If the process sees another directory
 /// at that path than the enforcer does, the result is the path below the process's root (`/proc/PID/root`), because
 /// the directory that the enforcer sees could belong to any user.
-pub(super) fn pipes(context: &ActionContext<'_>, pid: u32) -> Option<String> {
-    let named =
-        context.proc_table.variable(pid, PIPES).filter(|path| path.starts_with('/') && path.len() < 4096);
+///
+/// # Errors
+/// If the environment was not read in time.
+pub(super) fn pipes(context: &ActionContext<'_>, pid: u32) -> Result<Option<String>, ReadError> {
+    let named = context.proc_table.variable(pid, PIPES)?;
+    let named = named.filter(|path| path.starts_with('/') && path.len() < 4096);
     let path = named.as_deref().unwrap_or(DEFAULT_PIPES);
-    match context.proc_table.sees_same(pid, path) {
+    Ok(match context.proc_table.sees_same(pid, path) {
         Some(false) => Some(format!("/proc/{pid}/root{path}")),
         _ => named,
-    }
+    })
 }
 
 /// Returns the number of clients that the newest snapshot lists on the server's GPUs.

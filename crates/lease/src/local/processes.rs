@@ -110,7 +110,7 @@ pub(super) fn namespace(pid: u32) -> Option<u64> {
 /// Returns the command line of a process, or its name if the command line is empty.
 pub(super) fn command(pid: u32) -> Option<Vec<String>> {
     let process = process(pid).ok()?;
-    let line = process.bytes("cmdline").ok()?;
+    let line = process.patiently(|process| process.bytes("cmdline")).ok()?;
     let arguments = line.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
     let arguments: Vec<String> =
         arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect();
