@@ -1,37 +1,13 @@
-//! libFuzzer targets for everything that other programs and users write. `fuzz/run` runs them. `FUZZ_TARGET` names the
-//! target to run; without it, the names of all targets are printed.
+//! Runs the targets of `tests/fuzz-targets` with libFuzzer. `fuzz/run` starts it. `FUZZ_TARGET` names the target to run;
+//! without it, the names of all targets are printed.
 
 #![no_main]
-
-mod peers;
-mod texts;
-mod trees;
 
 use std::process::exit;
 use std::sync::OnceLock;
 
+use fuzz_targets::{TARGETS, Target};
 use libfuzzer_sys::fuzz_target;
-
-/// Parses an input, and panics if a property does not hold.
-type Target = fn(&[u8]);
-
-const TARGETS: [(&str, Target); 15] = [
-    ("cgroup", texts::cgroup),
-    ("stat", texts::stat),
-    ("status", texts::status),
-    ("command", texts::command),
-    ("locks", texts::locks),
-    ("mps", texts::mps),
-    ("sizes", texts::sizes),
-    ("labels", texts::labels),
-    ("ledger", trees::ledger),
-    ("stream", trees::stream),
-    ("rules", trees::rules),
-    ("lease", trees::lease),
-    ("web", peers::web),
-    ("redis", peers::redis),
-    ("prometheus", peers::prometheus),
-];
 
 static TARGET: OnceLock<Target> = OnceLock::new();
 

@@ -24,10 +24,10 @@ use crate::texts::has_number;
 /// Most lines of one input, because an engine keeps the state of all of them.
 const MOST_LINES: usize = 16;
 
-pub static HOME: LazyLock<TempDir> = LazyLock::new(|| TempDir::new().expect("a temporary directory"));
+pub(crate) static HOME: LazyLock<TempDir> = LazyLock::new(|| TempDir::new().expect("a temporary directory"));
 
 /// The first two bytes are the place of the rest in an empty quota file.
-pub fn ledger(data: &[u8]) {
+pub(crate) fn ledger(data: &[u8]) {
     let Some((place, bytes)) = data.split_first_chunk() else { return };
     let path = HOME.path().join("quota");
     let _ = std::fs::remove_file(&path);
@@ -90,7 +90,7 @@ fn verdicts(policy: &Arc<Policy>, lines: &[u8]) -> Vec<(Arc<View>, Vec<Verdict>)
 }
 
 /// Snapshots in which two processes are idle.
-const LINES: &[u8] = include_bytes!("../corpus/stream/idle.jsonl");
+const LINES: &[u8] = include_bytes!("../../../fuzz/corpus/stream/idle.jsonl");
 
 fn idle_policy() -> Arc<Policy> {
     let policy = Arc::new(policy::load(IDLE, "idle.yaml", CONTEXT).expect("the rules are valid").policy);
@@ -102,7 +102,7 @@ fn idle_policy() -> Arc<Policy> {
     policy
 }
 
-pub fn stream(data: &[u8]) {
+pub(crate) fn stream(data: &[u8]) {
     static POLICY: LazyLock<Arc<Policy>> = LazyLock::new(idle_policy);
     for line in data.split(|byte| *byte == b'\n').take(MOST_LINES) {
         let Ok(snapshot) = wire::parse(line) else { continue };
@@ -138,7 +138,7 @@ fn act(view: &View, verdict: &Verdict) {
     }
 }
 
-pub fn rules(data: &[u8]) {
+pub(crate) fn rules(data: &[u8]) {
     let loaded = match policy::load(data, "rules.yaml", CONTEXT) {
         Ok(loaded) => loaded,
         Err(faults) => {
@@ -176,7 +176,7 @@ fn procfs() -> PathBuf {
     proc
 }
 
-pub fn lease(data: &[u8]) {
+pub(crate) fn lease(data: &[u8]) {
     static NODE: LazyLock<Node> = LazyLock::new(|| Node::read(&procfs(), PidNamespace::Host));
     let text = String::from_utf8_lossy(data);
     let Ok(audit) = serde_json::from_str::<Audit>(&text) else { return };

@@ -15,11 +15,11 @@ fn text(data: &[u8]) -> String {
 }
 
 /// Returns whether the digits of a number are in a text.
-pub fn has_number(text: &str, number: impl ToString) -> bool {
+pub(crate) fn has_number(text: &str, number: impl ToString) -> bool {
     text.contains(&number.to_string())
 }
 
-pub fn cgroup(data: &[u8]) {
+pub(crate) fn cgroup(data: &[u8]) {
     let text = text(data);
     let place = Place::parse(&text);
     let names = [&place.boundary, &place.container, &place.slurm_job, &place.slurm_step, &place.unit];
@@ -46,7 +46,7 @@ pub fn cgroup(data: &[u8]) {
     }
 }
 
-pub fn stat(data: &[u8]) {
+pub(crate) fn stat(data: &[u8]) {
     let Some(stat) = stat_of::parse(data) else { return };
     let text = text(data);
     for number in
@@ -63,7 +63,7 @@ pub fn stat(data: &[u8]) {
 }
 
 /// The first byte is the place at which the file is cut.
-pub fn status(data: &[u8]) {
+pub(crate) fn status(data: &[u8]) {
     let Some((cut, data)) = data.split_first() else { return };
     let (whole, cut) = (Status::new(data), Status::new(&data[..data.len().min((*cut).into())]));
     assert!(cut.pids().is_none_or(|pids| whole.pids() == Some(pids)));
@@ -79,7 +79,7 @@ pub fn status(data: &[u8]) {
 }
 
 /// `cmdline` and `environ`, which have the same form.
-pub fn command(data: &[u8]) {
+pub(crate) fn command(data: &[u8]) {
     assert!(redact::command(data).len() <= redact::MOST + '…'.len_utf8());
     let word = data.split(|byte| *byte == 0).next().unwrap_or_default();
     assert_eq!(redact::command(&[b"--api-key=", word].concat()), "--api-key=…");
@@ -100,7 +100,7 @@ pub fn command(data: &[u8]) {
     }
 }
 
-pub fn locks(data: &[u8]) {
+pub(crate) fn locks(data: &[u8]) {
     let text = text(data);
     for (kind, pid) in locks_of::takers(&text, "00:19:1234") {
         let is_line = |line: &str| line.contains("FLOCK") && line.contains(kind) && has_number(line, pid);
@@ -111,7 +111,7 @@ pub fn locks(data: &[u8]) {
     }
 }
 
-pub fn mps(data: &[u8]) {
+pub(crate) fn mps(data: &[u8]) {
     let text = text(data);
     for list in [reply::servers(&text), reply::clients(&text), reply::servers_v3(&text)] {
         match list {
@@ -136,7 +136,7 @@ pub fn mps(data: &[u8]) {
                 assert!(has_number(line, pid) && uid.is_none_or(|uid| has_number(line, uid)));
             }
             Event::ServerReady { server } | Event::ServerExited { server, .. } => {
-                assert!(has_number(line, server))
+                assert!(has_number(line, server));
             }
             _ => {}
         }
@@ -146,7 +146,7 @@ pub fn mps(data: &[u8]) {
     }
 }
 
-pub fn sizes(data: &[u8]) {
+pub(crate) fn sizes(data: &[u8]) {
     let text = text(data);
     if let Ok(size) = size(&text) {
         let (digits, unit) = split(&text);
@@ -167,7 +167,7 @@ pub fn sizes(data: &[u8]) {
 }
 
 /// A value that a process chose cannot end its label, and a page shows no unprintable character.
-pub fn labels(data: &[u8]) {
+pub(crate) fn labels(data: &[u8]) {
     let text = text(data);
     let labels = Labels::default().with("a", &text).with_pid(7);
     let open = labels.open();

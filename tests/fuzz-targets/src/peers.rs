@@ -8,17 +8,19 @@ use std::time::Duration;
 
 use bailiff_enforcer::commands::backtest;
 use bailiff_enforcer::flags;
+use bailiff_http::hosts::Hosts;
 use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_http::{Body, Handler, Request, Response, negotiate};
 use bailiff_lease::{Leases, Pool, TicketStatus, compat::Force};
+use bailiff_lifecycle::permissions::FilePermissions;
 
 use crate::texts::has_number;
 use crate::trees::HOME;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
-pub fn web(data: &[u8]) {
+pub(crate) fn web(data: &[u8]) {
     // A request begins with its method, and a web config is YAML with keys in lower case.
     if data.first().is_some_and(u8::is_ascii_uppercase) { request(data) } else { config(data) }
 }
@@ -27,7 +29,7 @@ pub fn web(data: &[u8]) {
 fn config(data: &[u8]) {
     let file = HOME.path().join("web.yml");
     std::fs::write(&file, data).expect("the directory is writable");
-    if let Err(error) = Web::open(Some(&file)) {
+    if let Err(error) = Web::open(Some(&file), FilePermissions::Any) {
         let error = error.to_string();
         assert!(!error.contains('\n'), "the error has several lines: {error}");
         let text = String::from_utf8_lossy(data);
@@ -63,14 +65,14 @@ fn serve() -> SocketAddr {
     let file = HOME.path().join("users.yml");
     let hash = bcrypt::hash("p", 4).expect("a hash");
     std::fs::write(&file, format!("basic_auth_users: {{u: '{hash}'}}\n")).expect("the directory is writable");
-    let web = Web::open(Some(&file)).expect("the web config is valid");
+    let web = Web::open(Some(&file), FilePermissions::Any).expect("the web config is valid");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
     let address = listener.local_addr().expect("an address");
     let limits = Limits { connections: 64, header: Duration::from_millis(200), write: LONG, drain: LONG };
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let site = Site { listeners: vec![listener], web };
+        let site = Site { listeners: vec![listener], web, hosts: Hosts::default() };
         runtime.block_on(server::serve(site, Arc::new(Pages), limits, std::future::pending::<()>()))
     });
     address
@@ -126,7 +128,7 @@ fn redis_server(stream: BufReader<TcpStream>) {
 }
 
 /// The first byte selects the operation. What it returns is from the response.
-pub fn redis(data: &[u8]) {
+pub(crate) fn redis(data: &[u8]) {
     static SERVER: LazyLock<String> = LazyLock::new(|| format!("redis://{}", peer(redis_server)));
     let Some((operation, data)) = data.split_first() else { return };
     data.clone_into(&mut INPUT.lock().expect("no target panics with the lock"));
@@ -178,11 +180,11 @@ fn prometheus_server(mut stream: BufReader<TcpStream>) {
     }
 }
 
-pub fn prometheus(data: &[u8]) {
+pub(crate) fn prometheus(data: &[u8]) {
     static SERVER: LazyLock<String> = LazyLock::new(|| format!("http://{}", peer(prometheus_server)));
     data.clone_into(&mut INPUT.lock().expect("no target panics with the lock"));
     let flags = flags::Backtest {
-        rules: concat!(env!("CARGO_MANIFEST_DIR"), "/../config/rules/idle-workload.yaml").into(),
+        rules: concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/rules/idle-workload.yaml").into(),
         prometheus: SERVER.clone(),
         from: "2026-01-01T00:00:00Z".to_owned(),
         to: "2026-01-01T00:10:00Z".to_owned(),
