@@ -12,6 +12,7 @@ use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -226,7 +227,7 @@ fn stream_of_another_user_is_rejected() {
 fn failures_of_a_user_hold_it_until_clean_time() {
     let rules = RULES.replace("{terminate: {}}", "{exec: [/bin/false]}").replace(
         "rules:",
-        "limits: {per_gpu_hour: 99, per_user_hour: 99, per_node_hour: 99, breaker_reset: 10s}\nrules:",
+        "limits: {per_gpu_hour: 99, per_user_hour: 99, per_node_hour: 99, breaker_reset: 20s}\nrules:",
     );
     let node = Node::new(&rules);
     let enforcer = node.home.enforcer(&[]);
@@ -247,6 +248,17 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     assert_eq!(opened["detail"], detail.as_str());
     let page = enforcer.page();
     assert_eq!(page.value("bailiff_breaker_open", &[("breaker", "failures")]), Some(1.0));
+    let mut command = Command::new("setsid");
+    command.args(["sleep", "infinity"]).uid(4002).gid(4002);
+    let other = Tenant::spawn(&node.home, command);
+    node.hold(&other, 0, "used: 1GiB");
+    let failed = |tenant: &Tenant| {
+        let of_tenant = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
+        node.home.lines().iter().any(|line| line["result"] == "failed" && of_tenant(line)).then_some(())
+    };
+    until("an action against another user", || failed(&other));
+    let lines = node.home.lines();
+    assert!(!lines.iter().any(|line| line["result"] == "closed"), "the breaker is still open: {lines:?}");
     assert_eq!(
         page.value("bailiff_hold_active", &[("hold", "failure_breaker")]),
         Some(0.0),
@@ -259,10 +271,7 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     enforcer.until("the connection is closed", |page| {
         (page.value("bailiff_breaker_open", &[("breaker", "failures")])? == 0.0).then_some(())
     });
-    until("the action", || {
-        let is_of_tenant = |line: &serde_json::Value| line["target"]["members"][0]["pid"] == tenant.pid();
-        node.home.lines().iter().any(|line| line["result"] == "failed" && is_of_tenant(line)).then_some(())
-    });
+    until("the action", || failed(&tenant));
 }
 
 /// Processes younger than two intervals do not count as unknown, so a test suite that starts many processes does not

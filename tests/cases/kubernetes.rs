@@ -156,6 +156,16 @@ fn exporter_has_the_tested_capabilities() {
     assert!(context.get("seccompProfile").is_none(), "the pod's profile applies");
 }
 
+/// The worst false reply of a Redis server that was found costs 300 MiB (docs/costs.md).
+#[test]
+fn memory_limits_leave_room_for_hostile_replies() {
+    let pod = &manifest("daemon-set.yaml")["spec"]["template"]["spec"];
+    for container in pod["containers"].as_array().unwrap() {
+        let limit = container["resources"]["limits"]["memory"].as_str().unwrap();
+        assert!(limit.strip_suffix("Mi").unwrap().parse::<u32>().unwrap() > 300, "{container}");
+    }
+}
+
 /// A container has its own cgroup namespace, and reads other containers' cgroup paths relative to its own.
 #[test]
 fn cgroups_are_recognised_from_inside_a_pod() {

@@ -121,3 +121,30 @@ fn holder_that_moved_between_its_own_cgroups_is_ended() {
         idle.gone();
     }
 }
+
+#[test]
+fn container_name_in_a_directory_of_a_user_affects_no_container() {
+    // LXC, nspawn, rootless Podman, and libpam-cgfs.
+    let layouts = [
+        "lxc.payload.a",
+        "machine-a.scope/payload",
+        "user.slice/user-4002.slice/user@4002.service",
+        "user/a/0",
+    ];
+    let node = Node::new(&format!("{RULES}limits: {{per_user_hour: 9, per_gpu_hour: 9, mass_min: 9}}\n"));
+    let slice = Slice::new();
+    let other = scope('b');
+    let victim = tenant(&node, 1000, (&slice, &other));
+    let attackers = layouts.map(|layout| tenant(&node, 4002, (&slice, &format!("{layout}/{other}"))));
+    for attacker in &attackers {
+        node.hold(attacker, 0, "used: 2GiB");
+    }
+    for attacker in &attackers {
+        until("the process's labels", || label(&node, attacker.pid(), "comm"));
+        assert_eq!(label(&node, attacker.pid(), "container").unwrap_or_default(), "");
+    }
+    let _enforcer = node.home.enforcer(&[]);
+    attackers.iter().for_each(Tenant::gone);
+    assert_eq!(victim.output_lines(), ["ready"], "the container must not receive a signal");
+    assert!(victim.is_running());
+}

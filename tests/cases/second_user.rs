@@ -174,3 +174,23 @@ fn program_that_another_user_can_change_is_not_run() {
     assert!(!ran.exists());
     drop(enforcer);
 }
+
+/// Four thousand sleeping processes and six busy ones.
+const CROWD: &str = "i=0; while [ $i -lt 4000 ]; do sleep infinity & i=$((i + 1)); done; \
+    for loop in 1 2 3 4 5 6; do (while :; do :; done) & done; echo ready; wait";
+
+#[test]
+fn many_processes_of_a_user_do_not_hide_the_cpu_use_of_others() {
+    let rules = RULES.replace("LIMITS", "").replace("target: process", "target: workload");
+    let node =
+        Node::new(&rules.replace("{gpu_util: {max: 1%}}", "{gpu_util: {max: 1%}, cpu_util: {max: 5%}}"));
+    let mut command = Command::new("setsid");
+    command.args(["/bin/sh", "-c", CROWD]).uid(UID).gid(UID);
+    let crowd = Tenant::spawn(&node.home, command);
+    until("the processes", || (!crowd.output_lines().is_empty()).then_some(()));
+    let idle = Tenant::ending_on_term(&node.home);
+    node.hold(&idle, 0, "used: 1GiB");
+    let _enforcer = node.home.enforcer(&[]);
+    idle.gone();
+    assert!(crowd.is_running());
+}

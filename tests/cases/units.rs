@@ -125,6 +125,7 @@ fn exporter_can_neither_signal_nor_pause_the_enforcer() {
         shared.contains("d /run/bailiff 0755 root root"),
         "no other user creates files beside them: {shared}"
     );
+    assert!(shared.contains("d /run/bailiff/lease 0755 root root"), "{shared}");
 }
 
 /// The notification socket of systemd.

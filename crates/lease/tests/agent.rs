@@ -230,8 +230,13 @@ fn long_values_of_other_clients_are_not_read() {
     let shortened = "x".repeat(64);
     assert_eq!(pool.end("long", DEAD, &[]), Ok(Ended::Already(shortened.clone())));
     assert_eq!(pool.touch("long", TTL, None), Ok(TicketStatus::Ended(shortened)));
+    let record = pool.audit().unwrap().gpus.remove(0).record.unwrap();
+    assert_eq!(record.pid, "x".repeat(256), "the value of the record is cut");
+    let agent =
+        "redis.call('HSET', KEYS[1], 'host', '9000000000000 ' .. string.rep('x', 60 * 1024 * 1024) .. ' 1')";
+    request::<()>(&mut redis, &["EVAL", agent, "1", "GPU_V2:AGENTS"]);
     assert!(pool.audit().unwrap_err().to_string().contains("larger than 8 MiB"));
-    request::<u64>(&mut redis, &["DEL", "GPU_GPU0"]);
+    request::<u64>(&mut redis, &["DEL", "GPU_V2:AGENTS"]);
     assert_eq!(pool.audit().unwrap().gpus.len(), 1, "the state can be read again");
 }
 

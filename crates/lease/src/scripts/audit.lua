@@ -15,6 +15,8 @@ local gpus, leases = {}, {}
 for _, id in ipairs(call('LRANGE', MANAGED, 0, -1)) do
   local kind = call('TYPE', gpu_key(id)).ok
   local legacy = kind == 'hash' and call('HMGET', gpu_key(id), 'PID', 'TIME', 'lease') or {}
+  -- GPU.py may write records without a password. A long value must not hide the rest of the pool.
+  for field, value in pairs(legacy) do legacy[field] = value and string.sub(value, 1, 256) end
   gpus[#gpus + 1] = cjson.encode({
     id = id, uuid = call('HGET', UUIDS, id) or nil, idle = idle[id] or 0, pot = pot[id] or 0, bar = bar[id] or 0,
     owner = call('HGET', OWN, id) or nil, quarantine = call('HGET', QUAR, id) or nil,
