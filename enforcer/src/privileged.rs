@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::actions::{ExecutorSettings, continue_stopped};
 use crate::audit::HeldStill;
 use crate::clock::Deadline;
-use crate::process_table::{ProcessTableError, Processes};
+use crate::process_table::{OPEN_FILES, ProcessTableError, Processes};
 
 /// Hidden command that runs the privileged process.
 pub const COMMAND: &str = "privileged-process";
@@ -205,7 +205,11 @@ impl Answer {
 
 impl From<ProcessTableError> for Answer {
     fn from(error: ProcessTableError) -> Self {
-        Self::Refused(error.to_string())
+        if error.is_late() {
+            Self::Error(Errno::TIMEDOUT.raw_os_error())
+        } else {
+            Self::Refused(error.to_string())
+        }
     }
 }
 
@@ -331,7 +335,7 @@ impl Signals {
     /// Checks that the holders are processes of one user with a GPU's device file open.
     fn authorize(&mut self, holders: &[ProcessKey], root: Root, until: Deadline) -> Result<Answer, Answer> {
         self.allowed = None;
-        let processes = self.processes()?;
+        let (processes, until) = (self.processes()?, until.or(Deadline::after(OPEN_FILES)));
         for key in holders {
             let Some((person, devices)) =
                 processes.holder(key.pid, until)?.filter(|(person, _)| person.stat.key == *key)

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bailiff_engine::guard;
 use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
@@ -14,6 +15,9 @@ use rustix::io::Errno;
 
 /// Major number of `/dev/nvidia0` and so on (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
+/// Time limit for the open files of all holders of a target together. A million descriptors take about three seconds;
+/// the usual hard limit of a process is half a million.
+pub(crate) const OPEN_FILES: Duration = Duration::from_secs(2);
 /// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;
 
@@ -35,6 +39,13 @@ pub enum ProcessTableError {
     /// There are more than the maximum number of processes.
     #[error("there are more than {MOST_PROCESSES} processes")]
     TooMany,
+}
+
+impl ProcessTableError {
+    /// Returns whether a process was not read in time. Its owner can cause that.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Process(_, ReadError::Unreadable(Errno::TIMEDOUT)))
+    }
 }
 
 /// Cache of parsed `cgroup` files, by their text.

@@ -45,7 +45,7 @@ fn attacker(node: &Node, name: &str) -> Tenant {
     let tenant = Tenant::spawn(&node.home, command);
     until("the process's name", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", tenant.pid())).ok()?;
-        (comm.trim_end() == name).then_some(())
+        name.starts_with(comm.trim_end()).then_some(())
     });
     tenant
 }
@@ -61,6 +61,17 @@ fn name_of_a_system_service_does_not_protect() {
     }
     let _enforcer = node.home.enforcer(&[]);
     tenants.iter().for_each(Tenant::gone);
+}
+
+#[test]
+fn name_of_an_mps_server_hides_no_use() {
+    let node = Node::new(&RULES.replace("LIMITS", ""));
+    let tenant = attacker(&node, "nvidia-cuda-mps-server");
+    node.hold(&tenant, 0, "used: 1GiB");
+    let user = UID.to_string();
+    node.exporter.until("the time for which the user holds a GPU", |page| {
+        page.value("bailiff_held_gpu_seconds_total", &[("user", &user)]).filter(|seconds| *seconds > 0.0)
+    });
 }
 
 #[test]

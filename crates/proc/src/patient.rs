@@ -1,7 +1,11 @@
 //! Reads of a process's memory, such as `environ` and `cmdline`. The process's owner can make them hang, so each runs in
 //! a thread of its own, which is abandoned at a deadline.
 
+#![expect(clippy::disallowed_methods, reason = "reads /etc/subuid")]
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::ops::Range;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
@@ -18,14 +22,26 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Time that the reads of all processes of a user other than root may take in each [`PERIOD`].
 const BUDGET: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_mins(1);
-/// Maximum number of reads that hang at the same time, of the processes of one user. Each has a thread and two
-/// descriptors.
+/// Maximum number of reads that hang at the same time, of the processes of one user, and of all users other than root.
+/// Each has a thread and two descriptors.
 const MOST: usize = 8;
+const MOST_OF_ALL: usize = 64;
 /// Size of a thread's stack.
 const STACK: usize = 128 << 10;
+/// Further uids of users, which they can use in user namespaces: `NAME:FIRST:COUNT` in each line (subuid(5)).
+const SUBORDINATE: &str = "/etc/subuid";
 
-/// Reads in progress by uid, so that one user's processes do not delay or prevent reads of others.
-static READS: Mutex<BTreeMap<u32, Reads>> = Mutex::new(BTreeMap::new());
+static READS: Mutex<AllReads> =
+    Mutex::new(AllReads { users: BTreeMap::new(), ranges: Vec::new(), period: None });
+
+/// Reads in progress, and limits for each user, so that one user's processes do not delay or prevent reads of others.
+struct AllReads {
+    /// Reads by uid, or by the first uid of a range of subordinate uids.
+    users: BTreeMap<u32, Reads>,
+    ranges: Vec<Range<u32>>,
+    /// End of the period for which the limit of time applies.
+    period: Option<Deadline>,
+}
 
 /// Reads of the processes of one user.
 #[derive(Default)]
@@ -33,19 +49,36 @@ struct Reads {
     /// Pids whose memory is being read. While a read hangs, no further one of the same process is started.
     pids: BTreeSet<u32>,
     spent: Duration,
-    /// End of the period in which that time was spent.
-    until: Option<Deadline>,
 }
 
-impl Reads {
-    /// Starts a read, unless the processes of this user have used up their limits.
-    fn begin(&mut self, uid: u32, pid: u32) -> bool {
-        if self.until.is_none_or(Deadline::passed) {
-            (self.spent, self.until) = (Duration::ZERO, Some(Deadline::after(PERIOD)));
+impl AllReads {
+    /// Starts a read, unless the processes of this uid's user have used up their limits. Returns the key of the user.
+    fn begin(&mut self, uid: u32, pid: u32) -> Option<u32> {
+        if self.period.is_none_or(Deadline::passed) {
+            self.period = Some(Deadline::after(PERIOD));
+            self.ranges = ranges(&fs::read_to_string(SUBORDINATE).unwrap_or_default());
+            self.users.retain(|_, reads| {
+                reads.spent = Duration::ZERO;
+                !reads.pids.is_empty()
+            });
         }
-        let is_limited = uid != 0 && (self.pids.len() >= MOST || self.spent >= BUDGET);
-        !is_limited && self.pids.insert(pid)
+        let user = self.ranges.iter().find(|range| range.contains(&uid)).map_or(uid, |range| range.start);
+        let hanging: usize = self.users.values().map(|reads| reads.pids.len()).sum();
+        let reads = self.users.entry(user).or_default();
+        let is_full = reads.pids.len() >= MOST || hanging >= MOST_OF_ALL || reads.spent >= BUDGET;
+        let is_limited = user != 0 && is_full;
+        (!is_limited && reads.pids.insert(pid)).then_some(user)
     }
+}
+
+/// Parses the ranges of subordinate uids.
+fn ranges(text: &str) -> Vec<Range<u32>> {
+    let range = |line: &str| {
+        let mut numbers = line.split(':').skip(1).map(str::parse::<u32>);
+        let (first, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(first..first.saturating_add(count))
+    };
+    text.lines().filter_map(range).collect()
 }
 
 impl Process {
@@ -60,13 +93,11 @@ impl Process {
     ) -> Result<T, ReadError> {
         let late = ReadError::Unreadable(Errno::TIMEDOUT);
         let (uid, pid, process) = (self.owner()?, self.pid(), self.again()?);
-        if !reads().entry(uid).or_default().begin(uid, pid) {
-            return Err(late);
-        }
+        let Some(user) = reads().begin(uid, pid) else { return Err(late) };
         let began = running();
         let (sender, receiver) = sync_channel(1);
         let end = move || {
-            if let Some(reads) = reads().get_mut(&uid) {
+            if let Some(reads) = reads().users.get_mut(&user) {
                 reads.pids.remove(&pid);
             }
         };
@@ -81,12 +112,12 @@ impl Process {
             return Err(late);
         }
         let done = receiver.recv_timeout(PATIENCE).unwrap_or(Err(late));
-        reads().entry(uid).or_default().spent += running().saturating_sub(began);
+        reads().users.entry(user).or_default().spent += running().saturating_sub(began);
         done
     }
 }
 
-fn reads() -> MutexGuard<'static, BTreeMap<u32, Reads>> {
+fn reads() -> MutexGuard<'static, AllReads> {
     READS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -117,18 +148,35 @@ mod tests {
 
     #[test]
     fn limits_of_a_user_apply_to_no_other() {
-        let mut users: BTreeMap<u32, Reads> = BTreeMap::new();
-        let mut begin = |uid: u32, pid: u32| users.entry(uid).or_default().begin(uid, pid);
+        let period = Some(Deadline::after(PERIOD));
+        let ranges = ranges("alice:100000:65536\nbob:x:1\n\nbob:165536\nbob:165536:65536");
+        assert_eq!(ranges, [100_000..165_536, 165_536..231_072]);
+        let mut all = AllReads { users: BTreeMap::new(), ranges, period };
         for pid in 0..u32::try_from(MOST).unwrap() {
-            assert!(begin(4002, pid));
+            assert_eq!(all.begin(4002, pid), Some(4002));
         }
-        assert!(!begin(4002, 100), "too many reads hang");
-        assert!(begin(4005, 100));
-        users.get_mut(&4005).unwrap().spent = BUDGET;
-        let mut begin = |uid: u32, pid: u32| users.entry(uid).or_default().begin(uid, pid);
-        assert!(!begin(4005, 101), "the time is used up");
-        assert!(begin(0, 101));
-        users.get_mut(&4005).unwrap().until = Some(Deadline::after(Duration::ZERO));
-        assert!(users.get_mut(&4005).unwrap().begin(4005, 101), "a new period");
+        assert_eq!(all.begin(4002, 100), None, "too many reads hang");
+        assert_eq!(all.begin(4005, 100), Some(4005));
+        all.users.get_mut(&4005).unwrap().spent = BUDGET;
+        assert_eq!(all.begin(4005, 101), None, "the time is used up");
+        assert_eq!(all.begin(0, 101), Some(0));
+        all.period = Some(Deadline::after(Duration::ZERO));
+        assert_eq!(all.begin(4005, 101), Some(4005), "a new period");
+    }
+
+    #[test]
+    fn subordinate_uids_count_as_one_user() {
+        let period = Some(Deadline::after(PERIOD));
+        let mut all = AllReads { users: BTreeMap::new(), ranges: ranges("alice:100000:65536"), period };
+        for pid in 0..u32::try_from(MOST).unwrap() {
+            assert_eq!(all.begin(100_000 + pid, pid), Some(100_000));
+        }
+        assert_eq!(all.begin(165_535, 100), None);
+        assert_eq!(all.begin(165_536, 100), Some(165_536), "another user");
+        for uid in 4002..4002 + u32::try_from(MOST_OF_ALL).unwrap() {
+            let _ = all.begin(uid, uid);
+        }
+        assert_eq!(all.begin(5000, 5000), None, "too many reads of all users hang");
+        assert_eq!(all.begin(0, 5001), Some(0));
     }
 }

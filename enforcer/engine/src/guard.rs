@@ -235,7 +235,7 @@ impl Found {
 /// Why an action is not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// [`Outcome::Refused`], [`Outcome::IdentityChanged`] or [`Outcome::Gone`].
+    /// The result of the action; it is never one with an effect.
     pub outcome: Outcome,
     /// Human-readable reason.
     pub why: String,

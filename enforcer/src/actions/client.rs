@@ -13,10 +13,13 @@ use super::group::Group;
 use super::mps;
 use crate::clock::Deadline;
 use bailiff_engine::guard::Refusal;
+use bailiff_engine::process::is_over;
 use bailiff_engine::verdict::Outcome;
 
 /// Time limit for all requests to MPS; a server takes about a second to terminate a client.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the user's own daemons together, whose failure does not prevent a signal.
+const PATIENCE_WITH_OWN: Duration = bailiff_mps::PATIENCE;
 /// Maximum number of control daemons that are queried, root's first.
 const MOST: usize = 16;
 
@@ -119,7 +122,9 @@ impl Parts {
     fn of(context: &ActionContext<'_>, group: &Group<'_>) -> Self {
         let mut parts = Self::default();
         let people = group.people().filter(|person| person.stat.comm == mps::COMM);
-        for (pid, uid) in people.map(|person| (person.stat.key.pid, person.uid)) {
+        // A zombie answers no query, and its program is unreadable. Users can leave one of a setuid program such as `su`.
+        let running = people.filter(|person| !is_over(person.stat.state) || person.stat.threads > 1);
+        for (pid, uid) in running.map(|person| (person.stat.key.pid, person.uid)) {
             let owner = match uid {
                 0 => DaemonOwner::Root,
                 uid if uid == group.owner => DaemonOwner::Own,
@@ -177,8 +182,16 @@ impl<'a> Asked<'a> {
         let until = Deadline::after(PATIENCE);
         let daemons = parts.daemons(context, until);
         let ours: BTreeSet<u32> = parts.pids.into_keys().collect();
-        let query = |control| servers(&within(control, until, bailiff_mps::PATIENCE), &ours);
-        let replies = daemons.iter().map(|(owner, control)| (*owner, query(control))).collect();
+        let mut replies = Vec::new();
+        let mut own = None;
+        // Root's daemons come first.
+        for (owner, control) in &daemons {
+            let until = match owner {
+                DaemonOwner::Root => until,
+                DaemonOwner::Own => until.or(*own.get_or_insert_with(|| Deadline::after(PATIENCE_WITH_OWN))),
+            };
+            replies.push((*owner, servers((control, until), &ours)));
+        }
         Self { context, daemons, replies, unqueried: parts.unqueried, until }
     }
 
@@ -215,12 +228,16 @@ fn within(control: &Control, until: Deadline, most: Duration) -> Control {
     control.clone().within(until.left().clamp(Duration::from_millis(1), most))
 }
 
-/// Queries a daemon for its servers that are in `parts`, with their clients.
-fn servers(control: &Control, parts: &BTreeSet<u32>) -> Replies {
-    let reply_text = control.query(Question::Servers).map_err(|error| error.to_string())?;
+/// Queries a daemon until a deadline for its servers that are in `parts`, with their clients.
+fn servers((control, until): (&Control, Deadline), parts: &BTreeSet<u32>) -> Replies {
+    let control = || {
+        let late = "other queries of MPS daemons took too long".to_owned();
+        if until.passed() { Err(late) } else { Ok(within(control, until, bailiff_mps::PATIENCE)) }
+    };
+    let reply_text = control()?.query(Question::Servers).map_err(|error| error.to_string())?;
     let servers = reply::servers(&reply_text).map_err(|odd| odd.to_string())?;
     let ours = servers.intersection(parts);
-    ours.map(|server| Ok((*server, mps::clients(control, *server)?))).collect()
+    ours.map(|server| Ok((*server, mps::clients(&control()?, *server)?))).collect()
 }
 
 fn stands(client: u32, replies: &[(DaemonOwner, Replies)], unqueried: Option<&str>) -> MpsMembership {

@@ -12,6 +12,7 @@ use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
 use bailiff_lifecycle::permissions::FilePermissions;
 use bailiff_snapshot::ProcessKey;
+use rustix::io::Errno;
 
 use super::ActionResult;
 use super::cgroup::Boundary;
@@ -21,7 +22,7 @@ use super::permit::{Permission, Permit, Question, Stage, carry_out};
 use super::request::ActionRequest;
 use crate::audit::Audit;
 use crate::clock::{self, Deadline};
-use crate::privileged;
+use crate::privileged::{self, SignalError};
 use crate::process_table::Processes;
 
 /// Age above which a confirmation is requested again.
@@ -77,6 +78,8 @@ pub(super) struct ActionContext<'a> {
     pub(super) prepared: Cell<Option<Table>>,
     /// Time of the last confirmation that the action may start.
     pub(super) confirmed: Cell<Option<Duration>>,
+    /// Whether the action did not start in time.
+    pub(super) late: &'a Cell<bool>,
 }
 
 impl<'a> ActionContext<'a> {
@@ -129,6 +132,10 @@ impl<'a> ActionContext<'a> {
                 outcome: Outcome::Gone,
                 why: "all processes of the target that held GPU memory have exited".to_owned(),
             }),
+            Err(error @ SignalError::Kernel(Errno::TIMEDOUT)) => Err(Refusal {
+                outcome: Outcome::Failed,
+                why: format!("the open files of the holders were not read in time: {error}"),
+            }),
             Err(error) => Err(Refusal::refused(error.to_string())),
         }
     }
@@ -153,11 +160,15 @@ impl<'a> ActionContext<'a> {
                 let outcome = if called_off { Outcome::Cancelled } else { Outcome::Reprieved };
                 Err(Refusal { outcome, why })
             }
-            Some(Permission::Granted) | None => Err(Refusal {
-                outcome: Outcome::Cancelled,
-                why: "the action did not start within one sampling interval after a snapshot confirmed it"
-                    .to_owned(),
-            }),
+            Some(Permission::Granted) | None => {
+                self.late.set(true);
+                Err(Refusal {
+                    outcome: Outcome::Cancelled,
+                    why:
+                        "the action did not start within one sampling interval after a snapshot confirmed it"
+                            .to_owned(),
+                })
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! records the result. Callers never wait for it.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,6 +23,12 @@ use bailiff_engine::guard::Refusal;
 use bailiff_engine::policy::Action;
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::{ActionReport, Outcome, Subject};
+use bailiff_engine::view::TargetId;
+
+/// Number of consecutive attempts that did not start in time, after which an action has failed.
+const LATE_ATTEMPTS: u8 = 3;
+/// Maximum number of targets whose late attempts are counted.
+const MOST_LATE: usize = 1024;
 
 /// Handle of the executor. When dropped, the executor finishes its current step, records the result and ends.
 #[derive(Debug)]
@@ -48,7 +55,7 @@ impl Executor {
         let (questions, asked) = unbounded_channel();
         let inbox = Arc::new(Inbox::new(questions)?);
         let (reports, receiver) = unbounded_channel();
-        let worker = Worker { settings, audit, inbox: Arc::clone(&inbox) };
+        let mut worker = Worker { settings, audit, inbox: Arc::clone(&inbox), late: BTreeMap::new() };
         let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
             let (mut prepared, mut coming) = (None, None);
             while let Some(task) = worker.inbox.next(coming) {
@@ -101,12 +108,19 @@ struct Worker {
     settings: ExecutorSettings,
     audit: Audit,
     inbox: Arc<Inbox>,
+    /// Number of consecutive attempts that did not start in time, by target.
+    late: BTreeMap<TargetId, u8>,
 }
 
 impl Worker {
     /// Carries out an action and writes its result to the audit log.
-    fn act(&self, request: &ActionRequest, prepared: Option<Table>) -> ActionReport {
-        let mut ending = self.end(request, prepared).unwrap_or_else(ActionResult::from);
+    fn act(&mut self, request: &ActionRequest, prepared: Option<Table>) -> ActionReport {
+        let late = Cell::new(false);
+        let mut ending = self.end(request, prepared, &late).unwrap_or_else(ActionResult::from);
+        if self.count_late(&request.subject.id, late.get()) {
+            ending.outcome = Outcome::Failed;
+            ending.detail = format!("{LATE_ATTEMPTS} attempts in a row: {}", ending.detail);
+        }
         // An action that was refused after it sent a signal counts as failed.
         let undone = matches!(ending.outcome, Outcome::Refused | Outcome::IdentityChanged);
         if undone && !ending.after.sent.is_empty() {
@@ -128,6 +142,25 @@ impl Worker {
         }
     }
 
+    /// Counts an attempt. Returns whether it was one too many that did not start in time: a user who delays the checks of
+    /// an action must not be exempt from it unnoticed.
+    fn count_late(&mut self, target: &TargetId, is_late: bool) -> bool {
+        if !is_late {
+            self.late.remove(target);
+            return false;
+        }
+        if self.late.len() >= MOST_LATE {
+            self.late.clear();
+        }
+        let attempts = self.late.entry(target.clone()).or_default();
+        *attempts += 1;
+        let is_failed = *attempts >= LATE_ATTEMPTS;
+        if is_failed {
+            self.late.remove(target);
+        }
+        is_failed
+    }
+
     /// Reads the process table for an announced action. Returns it with the end of its validity.
     fn prepare(&self) -> Option<(Table, Deadline)> {
         let good = Deadline::after(FRESH * 2);
@@ -135,7 +168,12 @@ impl Worker {
         Some((proc_table.everybody().ok()?, good))
     }
 
-    fn end(&self, request: &ActionRequest, prepared: Option<Table>) -> Result<ActionResult, Refusal> {
+    fn end(
+        &self,
+        request: &ActionRequest,
+        prepared: Option<Table>,
+        late: &Cell<bool>,
+    ) -> Result<ActionResult, Refusal> {
         let proc_table = Processes::open(&self.settings.procfs, &self.settings.devices)?;
         let context = ActionContext {
             settings: &self.settings,
@@ -145,6 +183,7 @@ impl Worker {
             request,
             prepared: Cell::new(prepared),
             confirmed: Cell::new(None),
+            late,
         };
         match &request.action {
             Action::Terminate { grace, .. } => {

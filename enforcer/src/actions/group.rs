@@ -18,13 +18,12 @@ use super::request::ActionRequest;
 use crate::audit::Sent;
 use crate::clock::{self, Deadline};
 use crate::privileged::SignalError;
-use crate::process_table::{ProcessTableError, Processes};
+use crate::process_table::{OPEN_FILES, ProcessTableError, Processes};
 use bailiff_engine::guard::{self, Found, Ourselves, Refusal};
 use bailiff_engine::members::Members;
 use bailiff_engine::process::{ProcessInfo, Table};
+use bailiff_engine::verdict::Outcome;
 
-/// Time limit for the open files of all holders together. A million descriptors take about three seconds.
-const OPEN_FILES: Duration = Duration::from_secs(5);
 /// If the first signal is not sent within this time, new members are searched again.
 const A_WHILE: Duration = Duration::from_millis(10);
 
@@ -59,7 +58,9 @@ pub(super) struct Group<'a> {
 
 impl From<ProcessTableError> for Refusal {
     fn from(blind: ProcessTableError) -> Self {
-        Self::refused(blind.to_string())
+        // A user who delays the action must not be exempt from it unnoticed.
+        let outcome = if blind.is_late() { Outcome::Failed } else { Outcome::Refused };
+        Self { outcome, why: blind.to_string() }
     }
 }
 

@@ -285,9 +285,11 @@ impl Processes {
     /// Returns the process's role in MPS, determined by its program or, if that is unreadable, by its first
     /// argument.
     fn role(&self, process: &Process, exe: Option<&str>) -> Option<Role> {
-        let by_program = exe.and_then(Role::of_program);
-        if by_program.is_some() || self.commands == Commands::Shunned {
-            return by_program;
+        if let Some(exe) = exe {
+            return Role::of_program(exe);
+        }
+        if self.commands == Commands::Shunned {
+            return None;
         }
         let line = process.cmdline().ok()?;
         Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))

@@ -276,7 +276,9 @@ impl RuleEvaluator {
         let Some(progress) = self.progress(number).filter(|progress| progress.in_flight) else { return };
         progress.in_flight = false;
         match outcome {
-            outcome if outcome.may_be_tried_again() => {}
+            outcome if outcome.may_be_tried_again() => {
+                progress.cancelled = progress.cancelled.saturating_add(1);
+            }
             Outcome::Refused | Outcome::IdentityChanged => progress.failed = true,
             outcome if outcome.failure() => progress.failed = true,
             _ => progress.took(&in_flight.action),

@@ -237,10 +237,12 @@ impl Engine {
         // A step that is being carried out remains due until it ends.
         candidates
             .retain(|candidate| !candidate.progress.in_flight && is_known(candidate.subject, tick.view));
-        // The largest target first, because budgets may not suffice for all of them.
+        // The largest target first, because budgets may not suffice for all of them. But its user may cause every attempt
+        // against it to be cancelled, so others come before it then.
         candidates.sort_by_cached_key(|candidate| {
             let memory = subject::memory(&tick.view.targets[candidate.subject], tick.view);
-            Reverse((self.evaluators[candidate.rule].mode, memory.unwrap_or_default()))
+            let mode = self.evaluators[candidate.rule].mode;
+            (Reverse(mode), candidate.progress.cancelled, Reverse(memory.unwrap_or_default()))
         });
         let due = chosen.and_then(|chosen| {
             let place = candidates.iter().position(|candidate| chosen.is(candidate, tick.view))?;

@@ -28,6 +28,9 @@ pub(crate) struct Progress {
     /// An action was decided in this match; only then can the match confirm a decision.
     #[serde(skip)]
     pub(crate) decided: bool,
+    /// Number of actions of this match that were cancelled before they had an effect.
+    #[serde(skip)]
+    pub(crate) cancelled: u8,
     /// An action of this match is being carried out.
     pub(crate) in_flight: bool,
     /// An action failed or was refused; this match takes no destructive step any more.

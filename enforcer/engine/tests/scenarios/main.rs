@@ -334,6 +334,18 @@ fn workload_is_idle_when_every_member_is() {
 }
 
 #[test]
+fn target_of_a_cancelled_action_comes_after_the_others() {
+    let mut node = Node::new(&terminate());
+    node.process(4100);
+    node.process(4200);
+    assert_eq!(node.ticks(4)[3], "4100 terminate");
+    node.report(Outcome::Cancelled);
+    assert_eq!(node.ticks(2), ["4200 due terminate", "4200 terminate"]);
+    node.report(Outcome::Cancelled);
+    assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
 fn only_one_request_is_in_flight() {
     let mut node = Node::new(&terminate());
     node.process(4100);

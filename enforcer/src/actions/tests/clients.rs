@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::*;
 use bailiff_engine::policy;
+use bailiff_engine::process::ProcessInfo;
 use bailiff_engine::verdict::Outcome;
 
 /// Starts a process with the name of an MPS server and its own pipe directory.
@@ -205,4 +206,34 @@ fn terminating_signal_asks_the_server_and_other_signals_do_not() {
         assert_eq!(asked.contains("terminate_client"), ends, "{asked}");
         assert!(lives || ends, "it takes it for news");
     }
+}
+
+/// Users can start a setuid program under any name, and leave it as a zombie of root.
+#[test]
+fn zombie_of_a_setuid_program_is_no_mps_daemon() {
+    let home = Home::new();
+    let client = Holder::shell(&home, "echo ready; exec sleep 1000");
+    let name = home.0.path().join("nvidia-cuda-mps");
+    std::os::unix::fs::symlink("/bin/su", &name).unwrap();
+    let mut command = Command::new("setsid");
+    let start = "\"$0\" < /dev/null > /dev/null 2>&1 & exec sleep 1000";
+    let parent = Holder(command.args(["sh", "-c", start]).arg(&name).uid(65534).spawn().unwrap());
+    until("a zombie of root", || {
+        let table = proc_table().everybody().unwrap();
+        let is_zombie = |person: &ProcessInfo| {
+            person.stat.ppid == parent.pid() && is_over(person.stat.state) && person.uid == 0
+        };
+        table
+            .people
+            .values()
+            .any(|person| person.stat.comm == "nvidia-cuda-mps" && is_zombie(person))
+            .then_some(())
+    });
+    let control = outside::script(&home, "control", "echo no daemon; exit 1");
+    let settings = ExecutorSettings { mps_control: control.into(), ..home.settings() };
+    let mut machine = Machine { clients: true, ..Machine::with(&[client.key()]) };
+    let report = home
+        .executor_with(settings)
+        .act(terminate(of_process(&client), Duration::from_secs(30)), &mut machine);
+    assert_eq!(report.outcome, Outcome::Released, "{}", report.detail);
 }

@@ -44,6 +44,24 @@ fn a_request_that_begins_too_late_is_not_done() {
 }
 
 #[test]
+fn third_late_attempt_in_a_row_has_failed() {
+    let home = Home::new();
+    let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
+    let mut machine = Machine::with(&[holder.key()]);
+    let mut hands = home.executor();
+    let late = ActionRequest { until: Some(Duration::ZERO), ..terminate(of_process(&holder), LONG) };
+    let mut attempt = || hands.act(late.clone(), &mut machine).outcome;
+    for _ in 0..2 {
+        assert_eq!(
+            [attempt(), attempt(), attempt()],
+            [Outcome::Cancelled, Outcome::Cancelled, Outcome::Failed]
+        );
+    }
+    assert!(holder.lives() && home.signals().is_empty());
+    assert_eq!(hands.act(terminate(of_process(&holder), LONG), &mut machine).outcome, Outcome::Released);
+}
+
+#[test]
 fn one_that_ignores_term_is_killed_after_the_grace() {
     let home = Home::new();
     let holder = Holder::shell(&home, "trap '' TERM; echo ready; exec sleep 1000");
