@@ -193,9 +193,12 @@ impl Processes {
         }
     }
 
-    /// Returns the path of a process's program, if it is readable.
-    pub fn program(&self, pid: u32) -> Option<String> {
-        self.proc.process(pid).and_then(|process| process.exe()).ok()
+    /// Returns the path of a process's program.
+    ///
+    /// # Errors
+    /// If it is unreadable.
+    pub fn program(&self, pid: u32) -> Result<String, ReadError> {
+        self.proc.process(pid).and_then(|process| process.exe())
     }
 
     /// Returns the value of an environment variable of a process, if it is readable.

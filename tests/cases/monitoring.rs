@@ -29,6 +29,9 @@ use end_to_end::wait::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
+/// UUID of the fake driver's first GPU.
+const UUID: &str = "GPU-00000000-0000-4000-8000-000000000001";
+
 const BOARDS: [&str; 3] = ["node", "cluster", "enforcement"];
 
 /// Rules with which an idle target is notified and terminated by one rule, and only flagged by another.
@@ -189,6 +192,8 @@ struct Fixture {
     /// A tenant that is busy until its action is due.
     due: Tenant,
     _running: (Vec<Running>, Tenant, Holder),
+    /// Directory of Slurm's hooks.
+    slurm: tempfile::TempDir,
     _kept: (Scenario, Procfs, Redis, Machine, tempfile::TempDir),
 }
 
@@ -209,7 +214,9 @@ impl Fixture {
         bailiff_ledger::create(&quota, &[(uuid(0), 100 << 20)]).unwrap();
         let (address, directory) = (redis.address(), quotas.path().display().to_string());
         let mut ticks = TICKS.to_vec();
-        ticks.extend(["--lease.redis", &address, "--quota.dir", &directory]);
+        let slurm = tempfile::tempdir().unwrap();
+        let hooks = slurm.path().display().to_string();
+        ticks.extend(["--lease.redis", &address, "--quota.dir", &directory, "--slurm.dir", &hooks]);
         let node =
             Node::with_ticks(&RULES.replace("REDIS", &address), &["memory: {unaccounted: 2GiB}"], &ticks);
         let holder = Holder(Some(leases::hold(&redis, &["run"])));
@@ -223,7 +230,22 @@ impl Fixture {
         other.args(exporter::TICKS).arg("--procfs").arg(procfs.path());
         let other = Exporter::spawn(other);
         let kept = (scenario, procfs, redis, machine, quotas);
-        Self { node, enforcer, other, due, _running: (running, flagged, holder), _kept: kept }
+        Self { node, enforcer, other, due, _running: (running, flagged, holder), slurm, _kept: kept }
+    }
+
+    /// Saves the record of a job that starts now, as the prolog does.
+    fn allocate(&self, job: usize) {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let gpu = serde_json::json!({"position": 0, "minor": 0, "uuid": UUID});
+        let since_boot = bailiff_proc::clock::since_boot().as_millis();
+        let record = serde_json::json!({
+            "boot_id": boot_id.trim(), "job": job.to_string(), "sluid": null, "uid": 4002, "user": "alice",
+            "node": "gpu0", "gpus": [gpu], "boot_ms": u64::try_from(since_boot).unwrap(),
+        });
+        let jobs = self.slurm.path().join("jobs");
+        fs::create_dir_all(&jobs).unwrap();
+        fs::write(jobs.join("next"), record.to_string()).unwrap();
+        fs::rename(jobs.join("next"), jobs.join(format!("{job}.json"))).unwrap();
     }
 
     fn targets(&self) -> String {
@@ -287,8 +309,12 @@ fn every_dashboard_query_returns_data() {
     fixture.node.hold(&fixture.due, 0, "used: 1GiB");
     let mut left: Vec<(String, String)> = BOARDS.iter().flat_map(|board| queries(board)).collect();
     assert!(left.len() > 60, "{}", left.len());
+    let mut jobs = 0;
     until("every query to have data", || {
         let before = left.len();
+        // Whether a job has never used a GPU is known only if the exporter sees its record soon.
+        jobs += 1;
+        fixture.allocate(jobs);
         left.retain(|(_, query)| {
             prometheus.query(&interpolate(query)).is_none_or(|result| result.is_empty())
         });

@@ -36,15 +36,15 @@ impl Daemon {
                 lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
             }
         });
-        let address = until("the program says where it listens", || {
-            let lines = log.lock().unwrap_or_else(PoisonError::into_inner);
-            lines.iter().find_map(|line| listening(line)).or_else(|| {
-                let ended = child.try_wait().expect("our own child can be waited for");
-                assert!(ended.is_none(), "the {name} ended: {}", lines.join("\n"));
+        let mut daemon = Self { name, child, address: SocketAddr::from(([0, 0, 0, 0], 0)), log };
+        daemon.address = until("the program says where it listens", || {
+            daemon.log().lines().find_map(listening).or_else(|| {
+                let ended = daemon.child.try_wait().expect("our own child can be waited for");
+                assert!(ended.is_none(), "the {name} ended");
                 None
             })
         });
-        Self { name, child, address, log }
+        daemon
     }
 
     /// Returns the address on which the daemon listens.

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::ops::Range;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
+use bailiff_snapshot::{SUBORDINATE_UIDS, SubordinateUids};
 use rustix::io::Errno;
 
 use crate::clock::{Deadline, running};
@@ -23,22 +23,21 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const BUDGET: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_mins(1);
 /// Maximum number of reads that hang at the same time, of the processes of one user, and of all users other than root.
-/// Each has a thread and two descriptors.
+/// Each has a thread and two descriptors, of which a process may have 1,024.
 const MOST: usize = 8;
 const MOST_OF_ALL: usize = 64;
+/// The same for users of whose processes no read hangs.
+const MOST_THREADS: usize = 256;
 /// Size of a thread's stack.
 const STACK: usize = 128 << 10;
-/// Further uids of users, which they can use in user namespaces: `NAME:FIRST:COUNT` in each line (subuid(5)).
-const SUBORDINATE: &str = "/etc/subuid";
-
-static READS: Mutex<AllReads> =
-    Mutex::new(AllReads { users: BTreeMap::new(), ranges: Vec::new(), period: None });
+static READS: LazyLock<Mutex<AllReads>> = LazyLock::new(Mutex::default);
 
 /// Reads in progress, and limits for each user, so that one user's processes do not delay or prevent reads of others.
+#[derive(Default)]
 struct AllReads {
-    /// Reads by uid, or by the first uid of a range of subordinate uids.
+    /// Reads by the key of the user.
     users: BTreeMap<u32, Reads>,
-    ranges: Vec<Range<u32>>,
+    subordinate: SubordinateUids,
     /// End of the period for which the limit of time applies.
     period: Option<Deadline>,
 }
@@ -56,29 +55,22 @@ impl AllReads {
     fn begin(&mut self, uid: u32, pid: u32) -> Option<u32> {
         if self.period.is_none_or(Deadline::passed) {
             self.period = Some(Deadline::after(PERIOD));
-            self.ranges = ranges(&fs::read_to_string(SUBORDINATE).unwrap_or_default());
+            let text = fs::read_to_string(SUBORDINATE_UIDS).unwrap_or_default();
+            self.subordinate = SubordinateUids::parse(&text);
             self.users.retain(|_, reads| {
                 reads.spent = Duration::ZERO;
                 !reads.pids.is_empty()
             });
         }
-        let user = self.ranges.iter().find(|range| range.contains(&uid)).map_or(uid, |range| range.start);
-        let hanging: usize = self.users.values().map(|reads| reads.pids.len()).sum();
+        let user = self.subordinate.user(uid);
+        let all: usize = self.users.values().map(|reads| reads.pids.len()).sum();
         let reads = self.users.entry(user).or_default();
-        let is_full = reads.pids.len() >= MOST || hanging >= MOST_OF_ALL || reads.spent >= BUDGET;
+        // As long as there are few threads, one user more can have a read.
+        let most_of_all = if reads.pids.is_empty() { MOST_THREADS } else { MOST_OF_ALL };
+        let is_full = reads.pids.len() >= MOST || all >= most_of_all || reads.spent >= BUDGET;
         let is_limited = user != 0 && is_full;
         (!is_limited && reads.pids.insert(pid)).then_some(user)
     }
-}
-
-/// Parses the ranges of subordinate uids.
-fn ranges(text: &str) -> Vec<Range<u32>> {
-    let range = |line: &str| {
-        let mut numbers = line.split(':').skip(1).map(str::parse::<u32>);
-        let (first, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        Some(first..first.saturating_add(count))
-    };
-    text.lines().filter_map(range).collect()
 }
 
 impl Process {
@@ -97,8 +89,10 @@ impl Process {
         let began = running();
         let (sender, receiver) = sync_channel(1);
         let end = move || {
+            let took = running().saturating_sub(began);
             if let Some(reads) = reads().users.get_mut(&user) {
                 reads.pids.remove(&pid);
+                reads.spent += took;
             }
         };
         let started = Builder::new().name("memory".to_owned()).stack_size(STACK).spawn(move || {
@@ -111,9 +105,7 @@ impl Process {
             end();
             return Err(late);
         }
-        let done = receiver.recv_timeout(PATIENCE).unwrap_or(Err(late));
-        reads().users.entry(user).or_default().spent += running().saturating_sub(began);
-        done
+        receiver.recv_timeout(PATIENCE).unwrap_or(Err(late))
     }
 }
 
@@ -146,12 +138,14 @@ mod tests {
         }
     }
 
+    fn all_reads(subordinate: &str) -> AllReads {
+        let subordinate = SubordinateUids::parse(subordinate);
+        AllReads { subordinate, period: Some(Deadline::after(PERIOD)), ..AllReads::default() }
+    }
+
     #[test]
     fn limits_of_a_user_apply_to_no_other() {
-        let period = Some(Deadline::after(PERIOD));
-        let ranges = ranges("alice:100000:65536\nbob:x:1\n\nbob:165536\nbob:165536:65536");
-        assert_eq!(ranges, [100_000..165_536, 165_536..231_072]);
-        let mut all = AllReads { users: BTreeMap::new(), ranges, period };
+        let mut all = all_reads("");
         for pid in 0..u32::try_from(MOST).unwrap() {
             assert_eq!(all.begin(4002, pid), Some(4002));
         }
@@ -166,17 +160,25 @@ mod tests {
 
     #[test]
     fn subordinate_uids_count_as_one_user() {
-        let period = Some(Deadline::after(PERIOD));
-        let mut all = AllReads { users: BTreeMap::new(), ranges: ranges("alice:100000:65536"), period };
+        let mut all = all_reads("alice:100000:65536");
         for pid in 0..u32::try_from(MOST).unwrap() {
             assert_eq!(all.begin(100_000 + pid, pid), Some(100_000));
         }
         assert_eq!(all.begin(165_535, 100), None);
         assert_eq!(all.begin(165_536, 100), Some(165_536), "another user");
-        for uid in 4002..4002 + u32::try_from(MOST_OF_ALL).unwrap() {
-            let _ = all.begin(uid, uid);
+    }
+
+    #[test]
+    fn reads_of_all_users_are_limited() {
+        let mut all = all_reads("");
+        for uid in 1000..1000 + u32::try_from(MOST_OF_ALL).unwrap() {
+            assert_eq!(all.begin(uid, uid), Some(uid));
         }
-        assert_eq!(all.begin(5000, 5000), None, "too many reads of all users hang");
+        assert_eq!(all.begin(1000, 1), None, "a user with a read that hangs");
+        for uid in 2000..2000 + u32::try_from(MOST_THREADS - MOST_OF_ALL).unwrap() {
+            assert_eq!(all.begin(uid, uid), Some(uid), "other users");
+        }
+        assert_eq!(all.begin(5000, 5000), None, "too many threads");
         assert_eq!(all.begin(0, 5001), Some(0));
     }
 }

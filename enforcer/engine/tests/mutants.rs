@@ -120,7 +120,7 @@ const MUTANTS: [Mutant; 34] = [
         "failures against a user do not hold actions",
         "enforcer/engine/src/engine/in_flight.rs",
         (
-            "failing().any(|failing| failing == uid)",
+            "failing().any(|failing| failing == user)",
             "failing().any(|failing| failing == uid && uid.is_none())",
         ),
     ),
@@ -181,7 +181,10 @@ const MUTANTS: [Mutant; 34] = [
     mutant(
         "budgets are not counted",
         "enforcer/engine/src/engine/in_flight.rs",
-        ("        self.ledger.count(id, charge.at.clone(), &charge.subject);\n", ""),
+        (
+            "        self.ledger.count((id, self.user(charge.subject.uid)), charge.at.clone(), &charge.subject);\n",
+            "",
+        ),
     ),
     mutant(
         "a failed action is retried",

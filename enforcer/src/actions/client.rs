@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bailiff_mps::control::Question;
 use bailiff_mps::{Control, reply};
+use bailiff_proc::ReadError;
 use bailiff_snapshot::{MpsStatus, Role};
 
 use super::context::ActionContext;
@@ -131,8 +132,13 @@ impl Parts {
                 _ => continue,
             };
             // Users can rename a setuid-root process such as `su`, but not its file, so the file is checked.
-            let is_other = |exe: String| Role::of_program(&exe).is_none();
-            if owner == DaemonOwner::Root && context.proc_table.program(pid).is_some_and(is_other) {
+            let is_other = match context.proc_table.program(pid) {
+                Ok(exe) => owner == DaemonOwner::Root && Role::of_program(&exe).is_none(),
+                // It is exiting and has no memory any more. Its user can make that last.
+                Err(ReadError::Gone) => true,
+                Err(ReadError::Unreadable(_) | ReadError::Malformed) => false,
+            };
+            if is_other {
                 continue;
             }
             if context.proc_table.nested(pid) == Some(false) {

@@ -92,7 +92,9 @@ impl<'a> ActionContext<'a> {
                     Some(before) => self.proc_table.since(before, &BTreeSet::new())?,
                     None => self.proc_table.everybody()?,
                 };
-                let mut group = Group::gather(self.proc_table, self.request, (self.holding(), table))?;
+                let group = Group::gather(self.proc_table, self.request, (self.holding(), table));
+                self.late.set(group.as_ref().is_err_and(|refusal| refusal.outcome == Outcome::Cancelled));
+                let mut group = group?;
                 group.boundary = boundary;
                 match group.on_hold(self.settings.cgroups.as_deref()) {
                     Some(pid) if self.request.limits.on_hold == OnHold::Exempt => Err(Refusal {
@@ -132,10 +134,11 @@ impl<'a> ActionContext<'a> {
                 outcome: Outcome::Gone,
                 why: "all processes of the target that held GPU memory have exited".to_owned(),
             }),
-            Err(error @ SignalError::Kernel(Errno::TIMEDOUT)) => Err(Refusal {
-                outcome: Outcome::Failed,
-                why: format!("the open files of the holders were not read in time: {error}"),
-            }),
+            Err(error @ SignalError::Kernel(Errno::TIMEDOUT)) => {
+                self.late.set(true);
+                let why = format!("the open files of the holders were not read in time: {error}");
+                Err(Refusal { outcome: Outcome::Cancelled, why })
+            }
             Err(error) => Err(Refusal::refused(error.to_string())),
         }
     }

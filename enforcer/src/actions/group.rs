@@ -58,8 +58,7 @@ pub(super) struct Group<'a> {
 
 impl From<ProcessTableError> for Refusal {
     fn from(blind: ProcessTableError) -> Self {
-        // A user who delays the action must not be exempt from it unnoticed.
-        let outcome = if blind.is_late() { Outcome::Failed } else { Outcome::Refused };
+        let outcome = if blind.is_late() { Outcome::Cancelled } else { Outcome::Refused };
         Self { outcome, why: blind.to_string() }
     }
 }

@@ -285,11 +285,11 @@ impl Processes {
     /// Returns the process's role in MPS, determined by its program or, if that is unreadable, by its first
     /// argument.
     fn role(&self, process: &Process, exe: Option<&str>) -> Option<Role> {
-        if let Some(exe) = exe {
-            return Role::of_program(exe);
-        }
-        if self.commands == Commands::Shunned {
-            return None;
+        match process.exe_owner() {
+            // A user can give any name to a copy of a program.
+            Ok(uid) => return exe.filter(|_| uid == 0).and_then(Role::of_program),
+            Err(_) if exe.is_some() || self.commands == Commands::Shunned => return None,
+            Err(_) => {}
         }
         let line = process.cmdline().ok()?;
         Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))

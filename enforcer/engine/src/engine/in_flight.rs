@@ -17,7 +17,7 @@ use crate::Kind;
 use crate::policy::{Action, Mode};
 use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
 use crate::view::{TargetId, View};
-use bailiff_snapshot::Truth;
+use bailiff_snapshot::{SubordinateUids, Truth};
 
 /// A decision that is not on disk after this time is dropped and made again.
 const DISK: Duration = Duration::from_mins(1);
@@ -70,6 +70,8 @@ pub(crate) struct ActionTracker {
     /// Targets of failed actions; no rule acts on them again until an administrator has checked.
     pub(crate) failed: BTreeSet<TargetId>,
     pub(crate) next_id: u64,
+    /// Further uids of users, who count as one user in budgets and breakers.
+    pub(crate) subordinate: SubordinateUids,
 }
 
 /// What remained after an action: a process that no signal ends, or memory that was not released.
@@ -107,9 +109,14 @@ impl Chosen {
 }
 
 impl ActionTracker {
+    /// Returns the user who has a uid.
+    fn user(&self, uid: Option<u32>) -> Option<u32> {
+        uid.map(|uid| self.subordinate.user(uid))
+    }
+
     /// Counts an action; returns its cooldown entry and the one it replaced.
     fn count(&mut self, id: u64, charge: Charge) -> (Turn, Option<Stamp>) {
-        self.ledger.count(id, charge.at.clone(), &charge.subject);
+        self.ledger.count((id, self.user(charge.subject.uid)), charge.at.clone(), &charge.subject);
         let before = self.turns.insert(charge.turn.clone(), charge.at);
         (charge.turn, before)
     }
@@ -134,7 +141,7 @@ impl ActionTracker {
         let charge = self.chosen.as_ref().and_then(|chosen| chosen.charge.clone());
         let id = self.next_id + u64::from(charge.is_some());
         if let Some(charge) = charge {
-            ledger.count(id, charge.at.clone(), &charge.subject);
+            ledger.count((id, self.user(charge.subject.uid)), charge.at.clone(), &charge.subject);
             turns.insert(charge.turn, charge.at);
         }
         (id, ledger, turns)
@@ -168,7 +175,8 @@ impl ActionTracker {
         if !report.acted || report.outcome == Outcome::Gone {
             self.take_back(&in_flight, report.outcome);
         } else if report.outcome != Outcome::Cancelled {
-            self.breakers.see_request(in_flight.subject.uid, report.outcome.failure());
+            let user = self.user(in_flight.subject.uid);
+            self.breakers.see_request(user, report.outcome.failure());
             // A failed action frees nothing unless it was observed.
             let freed = report.released.or(report.outcome.failure().then_some(0));
             if let Some(bytes) = freed {
@@ -237,13 +245,7 @@ impl Engine {
         // A step that is being carried out remains due until it ends.
         candidates
             .retain(|candidate| !candidate.progress.in_flight && is_known(candidate.subject, tick.view));
-        // The largest target first, because budgets may not suffice for all of them. But its user may cause every attempt
-        // against it to be cancelled, so others come before it then.
-        candidates.sort_by_cached_key(|candidate| {
-            let memory = subject::memory(&tick.view.targets[candidate.subject], tick.view);
-            let mode = self.evaluators[candidate.rule].mode;
-            (Reverse(mode), candidate.progress.cancelled, Reverse(memory.unwrap_or_default()))
-        });
+        self.sort(&mut candidates, tick);
         let due = chosen.and_then(|chosen| {
             let place = candidates.iter().position(|candidate| chosen.is(candidate, tick.view))?;
             Some((chosen, place))
@@ -272,6 +274,25 @@ impl Engine {
             verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
         }
         verdicts
+    }
+
+    /// Sorts by memory, the largest target first, because budgets may not suffice for all of them. But a user may cause
+    /// every attempt against a target to be cancelled, so all targets of this user come after those of others then.
+    fn sort(&self, candidates: &mut [Candidate], tick: &Tick<'_>) {
+        let target = |candidate: &Candidate| &tick.view.targets[candidate.subject];
+        let user = |candidate: &Candidate| self.actions.user(subject::owner(target(candidate), tick.view));
+        let mut cancelled: BTreeMap<Option<u32>, u8> = BTreeMap::new();
+        for candidate in candidates.iter().filter(|candidate| candidate.progress.cancelled > 0) {
+            let most = cancelled.entry(user(candidate)).or_default();
+            *most = candidate.progress.cancelled.max(*most);
+        }
+        candidates.sort_by_cached_key(|candidate| {
+            let mode = self.evaluators[candidate.rule].mode;
+            // The owner is determined only if that matters.
+            let cancelled = if cancelled.is_empty() { None } else { cancelled.get(&user(candidate)) };
+            let memory = subject::memory(target(candidate), tick.view);
+            (Reverse(mode), cancelled.copied().unwrap_or_default(), Reverse(memory.unwrap_or_default()))
+        });
     }
 
     fn choose(&mut self, candidate: &Candidate, tick: &Tick<'_>) {
@@ -443,12 +464,13 @@ impl Engine {
         if target.kind != Kind::Lease && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
         }
-        if self.actions.breakers.failing().any(|failing| failing == uid) {
+        let user = self.actions.user(uid);
+        if self.actions.breakers.failing().any(|failing| failing == user) {
             return Some(Hold::UserFailureBreaker);
         }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
         let memory = subject::memory(target, tick.view);
-        self.actions.ledger.full((uid, memory), gpus, &self.policy.limits)
+        self.actions.ledger.full((user, memory), gpus, &self.policy.limits)
     }
 
     /// Returns the holds of the whole node.

@@ -81,9 +81,9 @@ impl Ledger {
         users.values().map(|count| (*count).min(per_user as usize)).sum()
     }
 
-    pub(crate) fn count(&mut self, id: u64, at: Stamp, subject: &Subject) {
-        let Subject { uid, gpus, .. } = subject;
-        self.0.push(Entry { id, at, uid: *uid, gpus: gpus.clone(), memory: subject.memory() });
+    /// Adds an action against a user.
+    pub(crate) fn count(&mut self, (id, uid): (u64, Option<u32>), at: Stamp, subject: &Subject) {
+        self.0.push(Entry { id, at, uid, gpus: subject.gpus.clone(), memory: subject.memory() });
     }
 
     /// Records how much memory an action freed.

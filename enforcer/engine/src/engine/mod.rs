@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::{ProcessKey, SubordinateUids};
 
 use crate::Kind;
 use crate::policy::{Mode, Policy};
@@ -225,6 +225,11 @@ impl Engine {
     /// Restricts actions to processes of this user.
     pub fn limit_to(&mut self, uid: u32) {
         self.only = Some(uid);
+    }
+
+    /// Sets the subordinate uids. In budgets and breakers, the uids of a range count as one user.
+    pub fn set_subordinate(&mut self, uids: SubordinateUids) {
+        self.actions.subordinate = uids;
     }
 
     /// Pauses all destructive steps for a time, or until [`Self::resume`]; returns the action to cancel.

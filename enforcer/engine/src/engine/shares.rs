@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use bailiff_snapshot::Truth;
+use bailiff_snapshot::{SubordinateUids, Truth};
 
 use super::Tick;
 use super::breakers::{Matches, Share};
@@ -46,12 +46,12 @@ impl Shares {
 impl Shares {
     /// Returns how many workloads match, and how many owners they have. The owner of protected workloads, such
     /// as a display server, does not count.
-    fn matches(&self, view: &View, unprotected: &[Truth]) -> (Share, Share) {
+    fn matches(&self, view: &View, unprotected: &[Truth], uids: &SubordinateUids) -> (Share, Share) {
         let (mut owners, mut matching) = (HashSet::new(), HashSet::new());
         let mut all = 0;
         let targets = view.targets.iter().zip(unprotected);
         for (target, unprotected) in targets.filter(|(target, _)| target.kind == Kind::Workload) {
-            let owner = subject::owner(target, view);
+            let owner = subject::owner(target, view).map(|uid| uids.user(uid));
             if workload_of(target, view).any(|workload| self.matching.contains(workload)) {
                 matching.insert(owner);
             }
@@ -84,7 +84,7 @@ impl ActionTracker {
         tick: &Tick<'_>,
         limits: &Limits,
     ) {
-        let (workloads, users) = shares.matches(tick.view, unprotected);
+        let (workloads, users) = shares.matches(tick.view, unprotected, &self.subordinate);
         let matches = Matches {
             workloads,
             users,

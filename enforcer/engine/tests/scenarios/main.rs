@@ -10,7 +10,7 @@ use bailiff_engine::Kind;
 use bailiff_engine::engine::{Holds, Question, Skip};
 use bailiff_engine::verdict::{Hold, Outcome};
 use bailiff_engine::view::TargetId;
-use bailiff_snapshot::Truth;
+use bailiff_snapshot::{SubordinateUids, Truth};
 
 use node::{Gpu, Node, TICK};
 
@@ -337,12 +337,17 @@ fn workload_is_idle_when_every_member_is() {
 fn target_of_a_cancelled_action_comes_after_the_others() {
     let mut node = Node::new(&terminate());
     node.process(4100);
-    node.process(4200);
+    node.process(4101);
+    node.process(4200).uid = Some(1001);
     assert_eq!(node.ticks(4)[3], "4100 terminate");
     node.report(Outcome::Cancelled);
     assert_eq!(node.ticks(2), ["4200 due terminate", "4200 terminate"]);
     node.report(Outcome::Cancelled);
-    assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
+    assert_eq!(
+        node.ticks(2),
+        ["4100 due terminate", "4100 terminate"],
+        "a smaller one of its user does not come first"
+    );
 }
 
 #[test]
@@ -665,6 +670,18 @@ fn failures_of_two_users_hold_the_node() {
     assert_eq!(node.ticks(4), ["", "", "4100 withheld terminate: failure_breaker", ""]);
     node.engine.resume();
     assert_eq!(node.ticks(2), ["4100 due terminate", "4100 terminate"]);
+}
+
+#[test]
+fn subordinate_uids_count_as_one_user() {
+    let mut node = Node::new(&terminate());
+    node.engine.set_subordinate(SubordinateUids::parse("alice:100000:65536"));
+    fail(&mut node, 100_000);
+    node.process(4100).uid = Some(1002);
+    node.process(4200).uid = Some(100_001);
+    let events = node.ticks(4).join("\n");
+    assert!(events.contains("4200 withheld terminate: user_failure_breaker"), "{events}");
+    assert!(events.contains("4100 terminate"), "{events}");
 }
 
 #[test]
