@@ -121,7 +121,7 @@ const MUTANTS: [Mutant; 34] = [
         "enforcer/engine/src/engine/in_flight.rs",
         (
             "failing().any(|failing| failing == user)",
-            "failing().any(|failing| failing == uid && uid.is_none())",
+            "failing().any(|failing| failing == user && user.is_none())",
         ),
     ),
     mutant(
