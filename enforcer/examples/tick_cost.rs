@@ -85,6 +85,7 @@ fn policy() -> Policy {
         allow_root: false,
         channels: BTreeMap::new(),
         leases: None,
+        slurm: std::sync::Arc::default(),
         rules: (0..RULES).map(rule).collect(),
     }
 }

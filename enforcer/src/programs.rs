@@ -65,7 +65,8 @@ pub(crate) fn named_in(policy: &Policy) -> Vec<String> {
     steps.chain(channels).cloned().collect()
 }
 
-fn located(name: &str) -> Option<PathBuf> {
+/// Returns the path of a program, which is found as when it is run in `/`. May hang.
+pub(crate) fn located(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(Path::new("/").join(name)).filter(|path| path.exists());
     }

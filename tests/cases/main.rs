@@ -45,6 +45,7 @@ mod run;
 mod run_lifecycle;
 mod second_user;
 mod slurm;
+mod slurm_cancel;
 mod status_page;
 mod structure;
 mod stuck_holders;

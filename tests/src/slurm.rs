@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -41,6 +42,14 @@ impl Cluster {
     /// # Panics
     /// If the cluster does not start.
     pub fn start(tracking: Tracking, settings: &str, extra: &str) -> Self {
+        Self::of_nodes(1, (tracking, settings, extra))
+    }
+
+    /// Starts a cluster of several nodes on this host.
+    ///
+    /// # Panics
+    /// If the cluster does not start.
+    pub fn of_nodes(count: u32, (tracking, settings, extra): (Tracking, &str, &str)) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let home = tempfile::tempdir().expect("a temporary directory");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("the directory is writable");
@@ -56,8 +65,13 @@ impl Cluster {
         );
         cluster.write("extra.conf", &(hooks + extra));
         let cgroup = if tracking == Tracking::Parents { "none" } else { "v1" };
-        let run =
-            || cluster.script("up").env("CGROUP_VERSION", cgroup).output().expect("cluster.sh can be run");
+        let mut up = cluster.script("up");
+        let mut run = || {
+            up.env("CGROUP_VERSION", cgroup)
+                .env("NODES", count.to_string())
+                .output()
+                .expect("cluster.sh can be run")
+        };
         // The script looks for free ports, so clusters start one after the other.
         let lock = File::create(std::env::temp_dir().join("bailiff-test-slurm.lock")).expect("a lock file");
         lock.lock().expect("a lock");
@@ -135,23 +149,15 @@ impl Cluster {
 
     /// Submits a shell script as a job of [`USER`] with one GPU, and returns its id.
     pub fn submit(&self, script: &str) -> String {
+        self.submit_with(&[], script)
+    }
+
+    /// Like [`Self::submit`], with more options of `sbatch`.
+    pub fn submit_with(&self, options: &[&str], script: &str) -> String {
         let log = self.path().join("log");
         let output = format!("--output={}/%j.out", log.display());
-        let text = self.must(
-            "runuser",
-            &[
-                "-u",
-                USER,
-                "--",
-                "sbatch",
-                "--parsable",
-                "--gres=gpu:1",
-                "--chdir=/",
-                &output,
-                "--wrap",
-                script,
-            ],
-        );
+        let usual = ["-u", USER, "--", "sbatch", "--parsable", "--gres=gpu:1", "--chdir=/", &output];
+        let text = self.must("runuser", &[&usual, options, &["--wrap", script]].concat());
         text.trim().to_owned()
     }
 
@@ -174,6 +180,42 @@ impl Cluster {
             let text = self.must("scontrol", &["show", "job", job]);
             text.contains(&format!("JobState={state}")).then_some(())
         });
+    }
+
+    /// Returns what `squeue` prints about a job in this format.
+    pub fn shown(&self, job: &str, format: &str) -> String {
+        let (job, format) = (format!("--jobs={job}"), format!("--Format={format}"));
+        self.must("squeue", &["--noheader", "--states=all", &job, &format]).trim().to_owned()
+    }
+
+    /// Moves a process into the cgroup of a user's job, which is created if it does not exist. Cgroups of version 1.
+    ///
+    /// # Panics
+    /// If the process cannot be moved.
+    pub fn adopt(&self, (uid, job): (u32, &str), pid: u32) {
+        let job = format!("/sys/fs/cgroup/freezer/slurm_{}/uid_{uid}/job_{job}", self.node());
+        let step = Path::new(&job).join("step_0");
+        fs::create_dir_all(&step).expect("a cgroup can be created");
+        fs::write(step.join("cgroup.procs"), pid.to_string()).expect("a process can be moved");
+    }
+
+    /// Returns the file with the pid of a daemon: slurmctld, slurmd or munged.
+    pub fn pid_file(&self, daemon: &str) -> PathBuf {
+        match daemon {
+            "munged" => self.path().join("munge/munged.pid"),
+            "slurmd" => self.path().join(format!("run/{}.pid", self.node())),
+            other => self.path().join(format!("run/{other}.pid")),
+        }
+    }
+
+    /// Sends a daemon of this cluster a signal.
+    ///
+    /// # Panics
+    /// If the daemon does not run.
+    pub fn signal(&self, daemon: &str, signal: Signal) {
+        let pid = fs::read_to_string(self.pid_file(daemon)).expect("the pid of a daemon");
+        let pid = pid.trim().parse().ok().and_then(Pid::from_raw).expect("a pid");
+        kill_process(pid, signal).expect("the daemon runs");
     }
 
     /// Returns the state of the node and its reason, such as `drained|Epilog error`.
@@ -223,6 +265,11 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the log of slurmd:\n{}", self.log());
+        }
+        for daemon in ["munged", "slurmctld", "slurmd"] {
+            if self.pid_file(daemon).exists() {
+                self.signal(daemon, Signal::CONT);
+            }
         }
         let stopped = self.script("down").env("LIMIT", "20").output();
         if let Ok(output) = stopped.as_ref()

@@ -6,6 +6,7 @@
 pub mod attributes;
 pub mod engine;
 pub mod guard;
+pub mod job;
 mod kind;
 pub mod members;
 pub mod policy;

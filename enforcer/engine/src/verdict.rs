@@ -89,6 +89,9 @@ pub enum Hold {
     UnknownBreaker = "unknown_breaker",
     /// No channel has delivered a notification of this match yet, and the step has `requires_notice`.
     Undelivered = "undelivered",
+    /// Slurm did not answer a `cancel_job`; it is asked again after 10 s, and then after twice the previous time, up to
+    /// 5 minutes.
+    NoAnswer = "no_answer",
     /// An earlier action against this target failed.
     Failed = "failed",
 }
@@ -106,6 +109,7 @@ impl Hold {
                 | Self::Cooldown
                 | Self::UserFailureBreaker
                 | Self::Undelivered
+                | Self::NoAnswer
                 | Self::Failed
         )
     }
@@ -136,6 +140,7 @@ impl Hold {
             Self::UserFailureBreaker => "three consecutive actions against the user failed",
             Self::UnknownBreaker => "most targets are unknown",
             Self::Undelivered => "no channel has delivered a notification yet",
+            Self::NoAnswer => "Slurm did not answer; it is asked again within 5 minutes",
             Self::Failed => "an earlier action against this target failed",
         }
     }
@@ -248,18 +253,39 @@ pub enum Outcome {
     Reprieved = "reprieved",
     /// Everything but the action was done: the rule is in dry-run mode.
     DryRun = "dry_run",
+    /// `cancel_job`: the job runs on several nodes, or is heterogeneous; nothing was done.
+    SpansNodes = "spans_nodes",
+    /// `cancel_job`: Slurm does not show the job, but its processes are running; nothing was done.
+    NotVisible = "not_visible",
+    /// `cancel_job`: slurmctld or munge did not answer; nothing was done, and it is tried again.
+    NoAnswer = "no_answer",
+    /// `cancel_job`: the enforcer's user may not cancel the job.
+    NotPermitted = "not_permitted",
+    /// `cancel_job`: Slurm cancelled the job, but processes still ran after Slurm's time limits.
+    Completing = "completing",
+    /// `cancel_job`: it is unknown whether Slurm has cancelled, or will cancel, the job. Its state is queried before it is
+    /// tried again.
+    Unknown = "unknown",
 }
 }
 
 impl Outcome {
     /// Returns whether the step stays due while the match lasts.
     pub const fn may_be_tried_again(self) -> bool {
-        matches!(self, Self::Cancelled | Self::Reprieved)
+        matches!(self, Self::Cancelled | Self::Reprieved | Self::NoAnswer | Self::Unknown)
     }
 
     /// Returns whether it counts for the failure breaker, so that the target is not tried again.
     pub const fn failure(self) -> bool {
-        matches!(self, Self::GoneNotReleased | Self::Unkillable | Self::Failed)
+        matches!(
+            self,
+            Self::GoneNotReleased | Self::Unkillable | Self::Failed | Self::NotPermitted | Self::Completing
+        )
+    }
+
+    /// Returns whether a check before the action did not permit it.
+    pub const fn refusal(self) -> bool {
+        matches!(self, Self::IdentityChanged | Self::Refused | Self::SpansNodes | Self::NotVisible)
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bailiff_engine::Kind;
 use bailiff_engine::guard::{OnHold, Refusal};
-use bailiff_engine::policy::Action;
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
 use bailiff_lifecycle::permissions::FilePermissions;
@@ -119,9 +118,9 @@ impl<'a> ActionContext<'a> {
         })
     }
 
-    /// Has the privileged process check the holders, before signals are sent.
+    /// Has the privileged process check the holders, before they are signalled or their job is cancelled.
     fn authorize(&self) -> Result<(), Refusal> {
-        if !matches!(self.request.action, Action::Terminate { .. } | Action::Signal(_)) {
+        if !self.request.action.ends_processes() {
             return Ok(());
         }
         let holders = self.request.subject.members.iter().filter(|member| member.holds);

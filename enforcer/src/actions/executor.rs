@@ -15,7 +15,7 @@ use super::inbox::{FRESH, Inbox, Task};
 use super::permit::Question;
 use super::request::ActionRequest;
 use super::terminate::Termination;
-use super::{exec, mps, release, signal};
+use super::{cancel_job, exec, mps, release, signal};
 use crate::audit::Audit;
 use crate::clock::Deadline;
 use crate::process_table::Processes;
@@ -122,8 +122,7 @@ impl Worker {
             ending.detail = format!("{LATE_ATTEMPTS} attempts in a row: {}", ending.detail);
         }
         // An action that was refused after it sent a signal counts as failed.
-        let undone = matches!(ending.outcome, Outcome::Refused | Outcome::IdentityChanged);
-        if undone && !ending.after.sent.is_empty() {
+        if ending.outcome.refusal() && !ending.after.sent.is_empty() {
             ending.outcome = Outcome::Failed;
         }
         if matches!(request.action, Action::Terminate { .. } | Action::Signal(_)) {
@@ -190,6 +189,7 @@ impl Worker {
                 let group = context.gather()?;
                 Ok(context.carry_out(|permit| Termination::new(&context, group, *grace, permit).run()))
             }
+            Action::CancelJob { nodes, .. } => cancel_job::cancel(&context, *nodes),
             Action::Signal(signal) => signal::send(&context, *signal),
             Action::ShutdownMps => mps::shut_down(&context),
             Action::Exec(program) => exec::run(&context, program),

@@ -49,6 +49,8 @@ pub(super) struct Group<'a> {
     pub(super) held: Vec<MemberHandle>,
     pub(super) sent: Vec<Sent>,
     pub(super) notes: Vec<String>,
+    /// Whether the action was begun without a signal, so that all evaluated members may exit.
+    pub(super) begun: bool,
     began: Duration,
     /// Cgroup of the workload. If it is removed, a process at the same path belongs to another workload.
     pub(super) boundary: Boundary,
@@ -79,6 +81,7 @@ impl<'a> Group<'a> {
             held: Vec::new(),
             sent: Vec::new(),
             notes: Vec::new(),
+            begun: false,
             began: clock::running(),
             boundary: Boundary::default(),
             denied: None,
@@ -140,7 +143,7 @@ impl<'a> Group<'a> {
         let new = self.hold(&expected)?;
         let living = self.held.iter().filter(|held| held.handle.lives()).map(|held| held.found.clone());
         let all: Vec<Found> = living.chain(new.iter().map(|held| held.found.clone())).collect();
-        if self.sent.is_empty() {
+        if self.sent.is_empty() && !self.begun {
             // Until the first signal, members may still turn out to be other processes.
             guard::identify(&self.request.subject, &all)?;
         }

@@ -2,6 +2,7 @@
 //! its own thread. Callers do not wait: results are returned as reports.
 
 mod activity;
+mod cancel_job;
 mod cgroup;
 mod cgroup_kill;
 mod client;
@@ -18,6 +19,7 @@ mod permit;
 mod release;
 mod request;
 mod signal;
+mod slurm;
 mod stopped;
 mod terminate;
 #[cfg(test)]

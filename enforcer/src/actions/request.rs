@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::audit::{After, Record};
 use bailiff_engine::guard::{Limits, OnHold, Root};
-use bailiff_engine::policy::{Action, Leases, Mode, Policy};
+use bailiff_engine::policy::{Action, Leases, Mode, Policy, Slurm};
 use bailiff_engine::verdict::{Evidence, Subject, Verdict, What};
 
 /// Request of an action.
@@ -29,6 +29,8 @@ pub struct ActionRequest {
     pub limits: Limits,
     /// Lease pool of the policy.
     pub leases: Option<Arc<Leases>>,
+    /// Where Slurm is.
+    pub slurm: Arc<Slurm>,
     /// Latest start, as time since boot; later, the confirmation of the verdict is outdated.
     pub until: Option<Duration>,
 }
@@ -55,6 +57,7 @@ impl ActionRequest {
                 on_hold: if exempts { OnHold::Exempt } else { OnHold::Continued },
             },
             leases: policy.leases.clone(),
+            slurm: Arc::clone(&policy.slurm),
             until: None,
         })
     }

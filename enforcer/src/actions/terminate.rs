@@ -316,54 +316,66 @@ impl<'a> Termination<'a> {
         if !left.is_empty() {
             return ActionResult::new(Outcome::Unkillable, left.join(", "));
         }
-        let gone_at = clock::since_boot();
-        let gone_ms = self.group.age_ms();
-        let keys = self.group.keys();
-        let held = self.before.as_ref().map(|before| before.held_by(&keys));
-        let back = self.until_back(gone_at);
-        let mut ending = match back {
-            Back::Yes { bytes, left } => {
-                let mut ending = ActionResult::new(Outcome::Released, "");
-                ending.released = Some(bytes);
-                ending.after.vram_after = Some(left);
-                ending
-            }
-            Back::No { why, left } => {
-                let mut ending = ActionResult::new(Outcome::GoneNotReleased, why);
-                ending.after.vram_after = Some(left);
-                ending
-            }
-            Back::Unknown(why) => ActionResult::new(Outcome::Undetermined, why),
-        };
-        ending.after.gone_ms = Some(gone_ms);
-        ending.after.vram_before = held;
-        ending
+        released(self.context, &self.group, self.before.as_ref())
     }
+}
 
-    /// Examines snapshots taken after the exit, until one shows the release or the time limit passes.
-    fn until_back(&self, gone_at: Duration) -> Back {
-        let inbox = self.context.inbox;
-        let Some((before, interval)) = self.before.as_ref().zip(inbox.view().map(|view| view.interval()))
-        else {
-            return Back::Unknown("there is no snapshot from before the action".to_owned());
-        };
-        // Two intervals are enough for one snapshot that was started after the exit.
-        let patience = self.context.settings.verify.max(interval * 2);
-        let deadline = Deadline::after(patience);
-        let mut last = Back::Unknown("no snapshot arrived in time".to_owned());
-        loop {
-            let stopped = inbox.events(self.context.request.id).stopped;
-            if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {
-                last = back(before, &Memory::of(&view.snapshot), &self.group.keys());
-                if matches!(last, Back::Yes { .. }) {
-                    return last;
-                }
-            }
-            if deadline.passed() || stopped {
+/// Verifies that the GPU memory of processes that have exited was released. `before` is the memory before the action.
+pub(super) fn released(
+    context: &ActionContext<'_>,
+    group: &Group<'_>,
+    before: Option<&Memory>,
+) -> ActionResult {
+    let gone_at = clock::since_boot();
+    let gone_ms = group.age_ms();
+    let keys = group.keys();
+    let held = before.map(|before| before.held_by(&keys));
+    let back = until_back(context, before, (&keys, gone_at));
+    let mut ending = match back {
+        Back::Yes { bytes, left } => {
+            let mut ending = ActionResult::new(Outcome::Released, "");
+            ending.released = Some(bytes);
+            ending.after.vram_after = Some(left);
+            ending
+        }
+        Back::No { why, left } => {
+            let mut ending = ActionResult::new(Outcome::GoneNotReleased, why);
+            ending.after.vram_after = Some(left);
+            ending
+        }
+        Back::Unknown(why) => ActionResult::new(Outcome::Undetermined, why),
+    };
+    ending.after.gone_ms = Some(gone_ms);
+    ending.after.vram_before = held;
+    ending
+}
+
+/// Examines snapshots taken after the exit, until one shows the release or the time limit passes.
+fn until_back(
+    context: &ActionContext<'_>,
+    before: Option<&Memory>,
+    (ended, gone_at): (&BTreeSet<ProcessKey>, Duration),
+) -> Back {
+    let inbox = context.inbox;
+    let Some((before, interval)) = before.zip(inbox.view().map(|view| view.interval())) else {
+        return Back::Unknown("there is no snapshot from before the action".to_owned());
+    };
+    // Two intervals are enough for one snapshot that was started after the exit.
+    let patience = context.settings.verify.max(interval * 2);
+    let deadline = Deadline::after(patience);
+    let mut last = Back::Unknown("no snapshot arrived in time".to_owned());
+    loop {
+        let stopped = inbox.events(context.request.id).stopped;
+        if let Some(view) = inbox.view().filter(|view| view.boot() > gone_at) {
+            last = back(before, &Memory::of(&view.snapshot), ended);
+            if matches!(last, Back::Yes { .. }) {
                 return last;
             }
-            inbox.wait(&[], deadline);
         }
+        if deadline.passed() || stopped {
+            return last;
+        }
+        inbox.wait(&[], deadline);
     }
 }
 

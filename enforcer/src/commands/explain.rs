@@ -73,6 +73,12 @@ pub fn text(explained: &Explained, colors: Colors) -> String {
         pending.needed,
     );
     text.push_str(&next(explained));
+    if let Some(last) = &explained.last {
+        let ago = Duration::try_from_secs_f64(last.seconds_ago).map(length).unwrap_or_default();
+        let why = if last.detail.is_empty() { String::new() } else { format!(": {}", line(&last.detail)) };
+        let _ =
+            writeln!(text, "  last action, {ago} ago: {}: {}{why}", line(&last.step), last.outcome.name());
+    }
     for hold in &explained.holds {
         let _ = writeln!(text, "  held: {} ({})", hold.name(), hold.meaning());
     }

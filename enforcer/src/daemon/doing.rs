@@ -149,7 +149,7 @@ impl Daemon {
         tracing::info!(rule = %doing.rule, target = doing.target, step = doing.step, result, detail, "action");
         self.status.counters.step(&verdict.rule, (&doing.step, verdict.mode), report.outcome);
         self.status.counters.released_bytes += report.released.unwrap_or_default();
-        if verdict.mode == Mode::Enforce && doing.step == "terminate" {
+        if verdict.mode == Mode::Enforce && matches!(doing.step.as_str(), "terminate" | "cancel_job") {
             self.notify_end(&verdict, report);
         }
         self.status.remember(status::PastAction {

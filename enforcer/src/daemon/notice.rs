@@ -145,6 +145,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     let when = humantime::format_duration(Duration::from_secs(seconds));
     let what = match &step.action {
         Action::Terminate { .. } => "it will be terminated".to_owned(),
+        Action::CancelJob { .. } => "its Slurm job will be cancelled".to_owned(),
         Action::Signal(signal) => format!("it will be sent {}", signal.name),
         Action::ReleaseLease => "it will be released".to_owned(),
         Action::ShutdownMps => "it will be shut down".to_owned(),

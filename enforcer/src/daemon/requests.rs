@@ -9,6 +9,7 @@ use super::{Daemon, reload, state};
 use crate::clock::now;
 use crate::control::Question;
 use crate::web::Outcome;
+use bailiff_engine::engine::{Explained, LastAction};
 
 /// A request from the control socket, with the peer and the channel for the response.
 pub(super) struct ControlRequest {
@@ -57,6 +58,23 @@ impl Answers for ControlHandler {
 }
 
 impl Daemon {
+    /// Explains rules and targets, with the last action of each rule against each target.
+    fn explain(&self, question: &bailiff_engine::engine::Question) -> Option<Vec<Explained>> {
+        let mut all = self.engine.explain(now(), question)?;
+        for one in &mut all {
+            let (rule, target) = (&*one.pending.rule, &*one.pending.target.0);
+            let mut actions = self.status.actions.iter();
+            let last = actions.find(|action| action.rule == rule && action.target == target);
+            one.last = last.map(|action| LastAction {
+                seconds_ago: (now().wall.as_secs_f64() - action.at).max(0.0),
+                step: action.step.clone(),
+                outcome: action.outcome,
+                detail: action.detail.clone(),
+            });
+        }
+        Some(all)
+    }
+
     fn has_rule(&self, name: &str) -> bool {
         self.engine.policy().rules.iter().any(|rule| *rule.name == *name)
     }
@@ -79,7 +97,7 @@ impl Daemon {
                 refused(&format!("there is no rule {rule:?}; `status` lists the rules in force"))
             }
             Question::Explain { pid, rule } => {
-                match self.engine.explain(now(), &bailiff_engine::engine::Question { pid, rule }) {
+                match self.explain(&bailiff_engine::engine::Question { pid, rule }) {
                     Some(answer) => Answer::Value(json!({"ok": true, "explanation": answer})),
                     None => refused("these rules have not evaluated a snapshot yet"),
                 }

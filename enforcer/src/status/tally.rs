@@ -20,7 +20,7 @@ pub struct Counters {
     pub refused: Counted<String>,
     /// Completed steps.
     pub steps: Counted<Step>,
-    /// Results of `terminate`.
+    /// Results of `terminate` and `cancel_job`.
     pub kills: Counted<Kill>,
     /// Bytes observed as released.
     pub released_bytes: u64,
@@ -47,9 +47,9 @@ impl Counters {
         self.add(rule, (step, mode), (result, 1));
     }
 
-    /// A `terminate` of an enforcing rule also counts as a kill.
+    /// A `terminate` or `cancel_job` of an enforcing rule also counts as a kill.
     fn add(&mut self, rule: &str, (step, mode): (&str, Mode), (result, count): (Outcome, u64)) {
-        if step == "terminate" && mode == Mode::Enforce {
+        if matches!(step, "terminate" | "cancel_job") && mode == Mode::Enforce {
             self.kills.add(Kill { rule: rule.to_owned(), result }, count);
         }
         self.steps.add(Step { rule: rule.to_owned(), step: step.to_owned(), mode, result }, count);
@@ -59,13 +59,18 @@ impl Counters {
 /// Returns whether a step can have this result.
 fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
     let reports_only = matches!(step, "flag" | "notify");
-    let frees = matches!(step, "terminate" | "release_lease");
+    let cancels = step == "cancel_job";
+    let ends = cancels || step == "terminate";
+    let frees = ends || step == "release_lease";
     let acts = mode == Mode::Enforce;
     match result {
         Outcome::Done => reports_only || acts && !frees,
         Outcome::DryRun => !reports_only && !acts,
         Outcome::Released | Outcome::Undetermined => acts && frees,
-        Outcome::GoneNotReleased | Outcome::Unkillable => acts && step == "terminate",
+        Outcome::GoneNotReleased => acts && ends,
+        Outcome::Unkillable => acts && step == "terminate",
+        Outcome::SpansNodes | Outcome::NotVisible | Outcome::NoAnswer => cancels,
+        Outcome::NotPermitted | Outcome::Completing | Outcome::Unknown => acts && cancels,
         Outcome::IdentityChanged
         | Outcome::Refused
         | Outcome::Gone
@@ -88,7 +93,7 @@ pub struct Step {
     pub result: Outcome,
 }
 
-/// A `terminate` of a rule with its result.
+/// A `terminate` or `cancel_job` of a rule with its result.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Kill {
     /// Name of the rule.
@@ -228,8 +233,18 @@ mod tests {
         };
         assert_eq!(begun("flag", Mode::DryRun).0, [Outcome::Done]);
         let (results, counters) = begun("terminate", Mode::Enforce);
-        assert_eq!(results.len(), Outcome::ALL.len() - 2, "neither done nor watched: {results:?}");
+        assert_eq!(
+            results.len(),
+            Outcome::ALL.len() - 8,
+            "neither done nor watched, nor of a job: {results:?}"
+        );
         assert_eq!(counters.kills.iter().map(|(kill, _)| kill.result).collect::<Vec<_>>(), results);
+        let (results, _) = begun("cancel_job", Mode::Enforce);
+        assert_eq!(
+            results.len(),
+            Outcome::ALL.len() - 3,
+            "neither done, nor watched, nor unkillable: {results:?}"
+        );
         let (results, mut counters) = begun("terminate", Mode::DryRun);
         assert!(results.contains(&Outcome::DryRun) && counters.kills == Counted::default(), "{results:?}");
         counters.step("idle", ("terminate", Mode::DryRun), Outcome::DryRun);

@@ -20,6 +20,7 @@ pub(crate) fn page(schema: &Value) -> String {
             "Needs `redis` or `redis_file`. The file must also contain at least one rule.",
             map("leases"),
         ),
+        ("`slurm`", "", map("slurm")),
         ("A rule", "", map("rule")),
         ("`pick`", "", map("pick")),
         ("An entry of `except`", "An entry is a condition, with these additional keys.", map("exception")),

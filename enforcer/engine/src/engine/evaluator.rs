@@ -279,8 +279,7 @@ impl RuleEvaluator {
             outcome if outcome.may_be_tried_again() => {
                 progress.cancelled = progress.cancelled.saturating_add(1);
             }
-            Outcome::Refused | Outcome::IdentityChanged => progress.failed = true,
-            outcome if outcome.failure() => progress.failed = true,
+            outcome if outcome.refusal() || outcome.failure() => progress.failed = true,
             _ => progress.took(&in_flight.action),
         }
     }

@@ -11,7 +11,7 @@ use super::subject::Leaves;
 use super::{Engine, Now, Tick, protection};
 use crate::Kind;
 use crate::policy::{Condition, Exception, Mode};
-use crate::verdict::{Asked, Hold};
+use crate::verdict::{Asked, Hold, Outcome};
 use crate::view::{Target, View};
 
 const ON_HOLD: &str = "not stopped, traced or frozen; stopped, traced and frozen processes are exempt from rules on idleness, unless the rule names the state";
@@ -46,6 +46,22 @@ pub struct Explained {
     /// For a rule with `pick`: the workload picked on each GPU, or why none was picked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pick: Option<String>,
+    /// Last action of the rule against the target, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastAction>,
+}
+
+/// Last action of a rule against a target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LastAction {
+    /// Seconds since its end.
+    pub seconds_ago: f64,
+    /// Name of the action.
+    pub step: String,
+    /// Result.
+    pub outcome: Outcome,
+    /// Details for people.
+    pub detail: String,
 }
 
 /// One gate with the data it depends on.
@@ -188,6 +204,7 @@ impl Engine {
             unknown: (streak.unknown, evaluator.rule.max_gap),
             holds: if evaluator.mode == Mode::Enforce { holds() } else { Vec::new() },
             pick: None,
+            last: None,
         }
     }
 

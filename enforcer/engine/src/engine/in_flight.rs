@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::back_off::BackOff;
 use super::breakers::Breakers;
 use super::ledger::{Ledger, Stamp};
 use super::matches::{Candidate, Match};
@@ -72,6 +73,8 @@ pub(crate) struct ActionTracker {
     pub(crate) next_id: u64,
     /// Further uids of users, who count as one user in budgets and breakers.
     pub(crate) subordinate: SubordinateUids,
+    /// Waits while Slurm does not answer.
+    pub(crate) slurm: BackOff,
 }
 
 /// What remained after an action: a process that no signal ends, or memory that was not released.
@@ -186,7 +189,7 @@ impl ActionTracker {
         if report.outcome.failure() {
             self.failed.insert(in_flight.subject.id.clone());
         }
-        if matches!(report.outcome, Outcome::GoneNotReleased | Outcome::Unkillable) {
+        if matches!(report.outcome, Outcome::GoneNotReleased | Outcome::Unkillable | Outcome::Completing) {
             let each = in_flight.subject.members.iter().filter_map(|member| member.vram);
             let held = each.fold(0, u64::saturating_add);
             let missing = held.saturating_sub(report.released.unwrap_or_default());
@@ -437,6 +440,11 @@ impl Engine {
         if candidate.progress.failed {
             return Some(Hold::Failed);
         }
+        let step = evaluator.rule.then.get(usize::from(candidate.progress.step));
+        let cancels_job = step.is_some_and(|step| matches!(step.action, Action::CancelJob { .. }));
+        if cancels_job && self.actions.slurm.waits(tick.now.boot) {
+            return Some(Hold::NoAnswer);
+        }
         // In dry-run mode a rule takes no action and uses no budget.
         if evaluator.mode == Mode::DryRun {
             return None;
@@ -460,8 +468,8 @@ impl Engine {
             return Some(Hold::Cooldown);
         }
         let uid = subject::owner(target, tick.view);
-        // Releasing a lease requires no privilege over its holder.
-        if target.kind != Kind::Lease && self.only.is_some_and(|only| uid != Some(only)) {
+        // Releasing a lease or cancelling a job requires no privilege over its processes.
+        if target.kind != Kind::Lease && !cancels_job && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
         }
         let user = self.actions.user(uid);

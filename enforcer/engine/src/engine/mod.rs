@@ -1,6 +1,7 @@
 //! The engine evaluates snapshots against a policy. It is pure: time, snapshots and reports are passed in, verdicts
 //! are returned. It takes no action, and the same history yields the same verdicts.
 
+mod back_off;
 mod breakers;
 mod evaluator;
 mod explain;
@@ -25,12 +26,12 @@ use std::time::Duration;
 use bailiff_snapshot::{ProcessKey, SubordinateUids};
 
 use crate::Kind;
-use crate::policy::{Mode, Policy};
+use crate::policy::{Action, Mode, Policy};
 use crate::verdict::{ActionReport, Hold, Verdict};
 use crate::view::{TargetId, View};
 
 use evaluator::RuleEvaluator;
-pub use explain::{Explained, GateReport, Question};
+pub use explain::{Explained, GateReport, LastAction, Question};
 use in_flight::ActionTracker;
 use ledger::Stamp;
 use population::Population;
@@ -195,6 +196,9 @@ impl Engine {
     /// Records how an action ended.
     pub fn report(&mut self, report: &ActionReport) {
         let Some(in_flight) = self.actions.land(report) else { return };
+        if let (Action::CancelJob { .. }, Some(view)) = (&in_flight.action, &self.last) {
+            self.actions.slurm.see(report.outcome, view.boot());
+        }
         let Some(evaluator) = self.evaluators.get_mut(in_flight.rule) else { return };
         let populations = &self.populations;
         evaluator.complete(&in_flight, report.outcome, |kind, id| populations[kind as usize].number(id));

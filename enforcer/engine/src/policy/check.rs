@@ -8,7 +8,7 @@ use humantime::format_duration;
 use serde::Serialize;
 
 use super::load::{LoadContext, Loaded, load};
-use super::{Action, Condition, Exception, Fault, FaultStyle, Mode, Policy, Rule, Selector, Span};
+use super::{Action, Condition, Exception, Fault, FaultStyle, JobNodes, Mode, Policy, Rule, Selector, Span};
 use crate::Kind;
 
 /// Sampling interval for files that name none.
@@ -147,6 +147,11 @@ fn request(action: &Action, mode: Mode) -> String {
         Action::Terminate { grace, requires_notice } => {
             let notice = if *requires_notice { "once a notification was delivered " } else { "" };
             ("terminate", format!("{notice}({} from SIGTERM to SIGKILL)", format_duration(*grace)))
+        }
+        Action::CancelJob { nodes, requires_notice } => {
+            let notice = if *requires_notice { " once a notification was delivered" } else { "" };
+            let nodes = if *nodes == JobNodes::One { ", if it runs on this node only" } else { "" };
+            ("cancel", format!("the Slurm job{notice}{nodes}"))
         }
         Action::ReleaseLease => ("release", "the lease".to_owned()),
         Action::ShutdownMps => ("shut", "the MPS server down".to_owned()),

@@ -66,9 +66,9 @@ fn long_enough(span: Span, after: Span, interval: Option<Duration>) -> bool {
 
 /// Warns if the owner is not notified in time before a termination, on a channel that can reach them.
 fn notice_first(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
-    let ends =
-        |placed: &&Placed<'_>| matches!(placed.step.action, Action::Signal(_) | Action::Terminate { .. });
-    let Some(end) = places.placed.iter().position(|placed| ends(&placed)) else { return };
+    let Some(end) = places.placed.iter().position(|placed| placed.step.action.ends_processes()) else {
+        return;
+    };
     let (before, placed) = (&places.placed[..end], &places.placed[end]);
     let notices = before.iter().filter_map(|before| match &before.step.action {
         Action::Notify(channels) => Some((&before.step, channels)),

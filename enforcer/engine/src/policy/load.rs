@@ -8,7 +8,7 @@ use super::condition_parser::ConditionParser;
 use super::rule::{self, Defaults};
 use super::{
     Action, Channel, Condition, Exception, Field, Limits, Mode, Policy, Rule, Span, channels, digest, keys,
-    leases,
+    leases, slurm,
 };
 use crate::value::Unit;
 use crate::yaml::quantity::number;
@@ -63,6 +63,9 @@ fn policy(
     let allow_root = fields.or(("allow_root", false), flag, &mut faults);
     let channels = fields.get("notify").map(|node| channels::read(node, &mut faults)).unwrap_or_default();
     let leases = fields.get("leases").map(|node| leases::read(node, context.is_redis_address, &mut faults));
+    let slurm = fields
+        .get("slurm")
+        .map_or_else(|| Some(slurm::Slurm::default()), |node| slurm::read(node, &mut faults));
     let ttys = channels.iter().filter(|(_, channel)| **channel == Channel::Tty);
     let file = rule::File {
         defaults,
@@ -83,7 +86,7 @@ fn policy(
     if leases.is_none() {
         nowhere_to_release(fields, &rules, &mut faults);
     }
-    let policy = limits.zip(allow_root).map(|(limits, allow_root)| Policy {
+    let policy = limits.zip(allow_root).zip(slurm).map(|((limits, allow_root), slurm)| Policy {
         sha256: digest::sha256(bytes),
         interval: defaults.interval,
         limits,
@@ -91,6 +94,7 @@ fn policy(
         allow_root,
         channels,
         leases: leases.flatten().map(Arc::new),
+        slurm: Arc::new(slurm),
         rules,
     });
     (policy, faults)
@@ -220,7 +224,7 @@ fn excepted_in_one_rule_only(
     let items = fields.get("rules").map(Node::items).unwrap_or_default();
     let ends = |rule: &&Rule| {
         let steps = rule.then.iter().map(|step| &step.action);
-        steps.into_iter().any(|action| matches!(action, Action::Signal(_) | Action::Terminate { .. }))
+        steps.into_iter().any(Action::ends_processes)
             && rule.select.as_ref().is_none_or(|select| users(select).is_empty())
     };
     for (rule, item) in rules.iter().zip(items) {

@@ -16,6 +16,7 @@ mod pattern;
 mod rule;
 mod schema;
 mod selectors;
+mod slurm;
 mod span;
 mod steps;
 
@@ -35,6 +36,7 @@ pub use condition::{Condition, Field, Leaf, Pattern, Selector};
 pub use leases::Leases;
 pub use load::{LoadContext, Loaded, load};
 pub use schema::schema;
+pub use slurm::{JobComment, Slurm};
 pub use span::Span;
 
 /// A valid policy.
@@ -54,6 +56,8 @@ pub struct Policy {
     pub channels: BTreeMap<String, Channel>,
     /// The lease pool.
     pub leases: Option<Arc<Leases>>,
+    /// Where Slurm is, for `cancel_job`.
+    pub slurm: Arc<Slurm>,
     /// Rules, in the order of the file.
     pub rules: Vec<Rule>,
 }
@@ -128,11 +132,17 @@ impl Exception {
 }
 
 impl Rule {
-    /// Returns whether a step waits until a notification of the match was delivered: a `terminate` with
-    /// `requires_notice`, and a `signal` before it, which may end a process as well.
+    /// Returns whether a step waits until a notification of the match was delivered: a `terminate`
+    /// or `cancel_job` with `requires_notice`, and a `signal` before it, which may end a process as well.
     pub fn requires_notice(&self, step: usize) -> bool {
-        let ends = |step: &Step| matches!(step.action, Action::Signal(_) | Action::Terminate { .. });
-        let required = |step: &Step| matches!(step.action, Action::Terminate { requires_notice: true, .. });
+        let ends = |step: &Step| step.action.ends_processes();
+        let required = |step: &Step| {
+            matches!(
+                step.action,
+                Action::Terminate { requires_notice: true, .. }
+                    | Action::CancelJob { requires_notice: true, .. }
+            )
+        };
         let from = self.then.get(step..).unwrap_or_default();
         from.first().is_some_and(ends) && from.iter().any(required)
     }
@@ -211,6 +221,13 @@ pub enum Action {
         /// Waits until a channel has delivered a notification of the match.
         requires_notice: bool,
     },
+    /// Has Slurm cancel the job; no process is signalled.
+    CancelJob {
+        /// On how many nodes the job may run.
+        nodes: JobNodes,
+        /// Waits until a channel has delivered a notification of the match.
+        requires_notice: bool,
+    },
     /// Releases a lease, if its fencing token is unchanged.
     ReleaseLease,
     /// Shuts down an MPS server through its control daemon, if it has no clients.
@@ -225,6 +242,11 @@ impl Action {
         !matches!(self, Self::Flag(_) | Self::Notify(_))
     }
 
+    /// Returns whether it may end the processes of its target.
+    pub const fn ends_processes(&self) -> bool {
+        matches!(self, Self::Signal(_) | Self::Terminate { .. } | Self::CancelJob { .. })
+    }
+
     /// Name in files, metrics and the audit log.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -232,11 +254,22 @@ impl Action {
             Self::Notify(_) => "notify",
             Self::Signal(_) => "signal",
             Self::Terminate { .. } => "terminate",
+            Self::CancelJob { .. } => "cancel_job",
             Self::ReleaseLease => "release_lease",
             Self::ShutdownMps => "shutdown_mps",
             Self::Exec(_) => "exec",
         }
     }
+}
+
+bailiff_snapshot::label_values! {
+/// On how many nodes a job may run that `cancel_job` cancels.
+pub enum JobNodes {
+    /// Only on this node.
+    One = "one",
+    /// Also on others; the whole job is cancelled.
+    Any = "any",
+}
 }
 
 /// A signal that a rule may send.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::channels::program;
 use super::condition_parser::no_such_name;
 use super::span::span;
-use super::{Action, Severity, Signal, Span, Step, keys};
+use super::{Action, JobNodes, Severity, Signal, Span, Step, keys};
 use crate::Kind;
 use crate::yaml::{Entry, Faults, Fields, Node, flag, list, many, quoted, text, time, word};
 
@@ -101,6 +101,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         ("signal" | "terminate", Kind::Process | Kind::Workload)
         | ("release_lease", Kind::Lease)
         | ("shutdown_mps", Kind::MpsServer)
+        | ("cancel_job", Kind::Workload)
         | ("flag" | "notify" | "exec", _) => return Some(()),
         ("signal" | "terminate", Kind::Gpu) if around.picks => return Some(()),
         ("signal" | "terminate", Kind::Gpu) => "add `pick` to the rule, to select one of the GPU's holders",
@@ -108,6 +109,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
             "use `shutdown_mps`, which uses the MPS control daemon; a signal can hang an MPS server for all clients"
         }
         ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule with `target: workload`",
+        ("cancel_job", _) => "use it in rules with `target: workload`",
         ("release_lease", _) => "use it in rules with `target: lease`",
         _ => "use it in rules with `target: mps_server`",
     };
@@ -127,6 +129,16 @@ fn action(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<Act
             let grace = fields.or(("grace", around.grace), time, faults)?;
             let requires_notice = fields.or(("requires_notice", false), flag, faults)?;
             Some(Action::Terminate { grace, requires_notice })
+        }
+        "cancel_job" => {
+            let fields = Fields::open(value, keys::table("cancel_job"), faults)?;
+            let nodes = fields.or(
+                ("nodes", JobNodes::One),
+                |node, faults| word(node, (&JobNodes::ALL, JobNodes::name), faults),
+                faults,
+            )?;
+            let requires_notice = fields.or(("requires_notice", false), flag, faults)?;
+            Some(Action::CancelJob { nodes, requires_notice })
         }
         "release_lease" => nothing(value, faults).map(|()| Action::ReleaseLease),
         "shutdown_mps" => nothing(value, faults).map(|()| Action::ShutdownMps),

@@ -216,6 +216,7 @@ impl Plan {
             allow_root: self.allow_root,
             channels: BTreeMap::new(),
             leases: None,
+            slurm: Arc::default(),
             rules: self.rules.iter().map(|rule| rule.rule()).collect(),
         })
     }

@@ -375,6 +375,7 @@ fn request(subject: Subject, action: Action) -> ActionRequest {
             on_hold: OnHold::Exempt,
         },
         leases: None,
+        slurm: Arc::default(),
         until: None,
     }
 }

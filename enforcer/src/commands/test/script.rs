@@ -21,7 +21,7 @@ const START: Duration = Duration::from_hours(490_896);
 const INTERVAL: Duration = Duration::from_secs(5);
 const GIB: u64 = 1 << 30;
 /// Steps that a test can expect.
-const STEPS: [&str; 11] = [
+const STEPS: [&str; 12] = [
     "flag",
     "clear",
     "notify",
@@ -29,6 +29,7 @@ const STEPS: [&str; 11] = [
     "signal",
     "terminate",
     "release_lease",
+    "cancel_job",
     "shutdown_mps",
     "exec",
     "withheld",

@@ -1,0 +1,352 @@
+//! The step `cancel_job` with a real Slurm cluster, real jobs and the fake driver.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use end_to_end::enforcer::{self, Enforcer};
+use end_to_end::node::Node;
+use end_to_end::slurm::{Cluster, Tracking};
+use end_to_end::tenant::{NOBODY_UID, Tenant, start};
+use end_to_end::wait::until;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// An action must begin within one interval, and starts some programs of Slurm before that.
+const TICKS: [&str; 6] = ["--interval", "1s", "--look-back", "2s", "--deadline", "10s"];
+const HELD: &str = "used: 1GiB, sm: 0";
+
+/// A cluster, a node with a GPU, and an enforcer that cancels idle jobs.
+struct Stage {
+    enforcer: Option<Enforcer>,
+    node: Node,
+    cluster: Cluster,
+}
+
+impl Stage {
+    fn new(cluster: Cluster) -> Self {
+        let node = Node::with_ticks("", &[""], &TICKS);
+        fs::set_permissions(node.home.device(), Permissions::from_mode(0o666)).unwrap();
+        fs::create_dir(node.home.path().join("bin")).unwrap();
+        let stage = Self { enforcer: None, node, cluster };
+        stage.rules("enforce", "{}", &stage.cluster.node());
+        stage
+    }
+
+    /// Writes a rule that cancels idle jobs.
+    fn rules(&self, mode: &str, step: &str, name: &str) {
+        let conf = self.cluster.path().join("etc/slurm.conf");
+        self.node.home.write(&format!(
+            "version: 1
+mode: {mode}
+defaults: {{startup_grace: 0s, clear_after: 1, cooldown: 0s}}
+limits: {{per_gpu_hour: 100, per_user_hour: 100, per_node_hour: 100}}
+slurm: {{node: {name}, conf: {}}}
+rules:
+  - name: idle-job
+    target: workload
+    select: {{slurm_jobs: \"*\"}}
+    when: {{gpu_util: {{max: 1%}}}}
+    for: {{samples: 3}}
+    then: [{{cancel_job: {step}}}]
+",
+            conf.display()
+        ));
+    }
+
+    /// Replaces a program of Slurm for the enforcer. The script finds the real one as `$real`.
+    fn wrap(&self, program: &str, script: &str) {
+        let path = self.node.home.path().join("bin").join(program);
+        let next = path.with_extension("new");
+        fs::write(&next, format!("#!/bin/sh\nreal=/usr/bin/{program}\n{script}\n")).unwrap();
+        fs::set_permissions(&next, Permissions::from_mode(0o755)).unwrap();
+        fs::rename(next, path).unwrap();
+    }
+
+    /// Removes the replacement of a program.
+    fn unwrap(&self, program: &str) {
+        drop(fs::remove_file(self.node.home.path().join("bin").join(program)));
+    }
+
+    fn start(&mut self) {
+        let mut command = enforcer::command(&self.node.home);
+        let bin = self.node.home.path().join("bin");
+        command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/bin", bin.display()));
+        self.enforcer = Some(Enforcer::spawn(&self.node.home, command));
+    }
+
+    fn enforcer(&self) -> &Enforcer {
+        self.enforcer.as_ref().unwrap()
+    }
+
+    /// Submits a job that opens the device file. Returns its id, and the pid of its process.
+    fn job(&self, options: &[&str]) -> (String, u32) {
+        let device = self.node.home.device();
+        // The shell reports signals, and the FIFO has no writer.
+        let script = format!(
+            "trap 'echo TERM; exit' TERM; exec 3<>{}; echo $$; while :; do read nothing <&3; done",
+            device.display()
+        );
+        let job = self.cluster.submit_with(options, &script);
+        let pid = self.cluster.pid_of(&job);
+        (job, pid)
+    }
+
+    fn hold(&self, pid: u32) {
+        self.node.hold_process(pid, HELD);
+    }
+
+    /// Waits for the result of an action, and returns its audit line. No process was signalled.
+    fn until_result(&self, result: &str) -> Value {
+        let line = self.node.home.until_line("cancel_job", result);
+        for line in self.node.home.lines() {
+            assert!(line["sent"].as_array().is_none_or(Vec::is_empty), "{line}");
+        }
+        line
+    }
+
+    /// Waits until Slurm shows that a job was cancelled and its process has exited.
+    fn until_cancelled(&self, job: &str, pid: u32) {
+        until("the job's end", || (self.state(job) == "CANCELLED" && start(pid).is_none()).then_some(()));
+    }
+
+    fn state(&self, job: &str) -> String {
+        self.cluster.shown(job, "State:20")
+    }
+
+    /// Checks that an action was refused with this result and reason, and that the job still runs.
+    fn refused(&self, (job, pid): (&str, u32), result: &str, why: &str) {
+        let line = self.until_result(result);
+        let detail = line["detail"].as_str().unwrap();
+        assert!(detail.contains(why), "{line}");
+        assert!(start(pid).is_some(), "{line}");
+        assert_eq!(self.state(job), "RUNNING");
+        let explained = self.enforcer().run(&["explain", "--pid", &pid.to_string()]);
+        let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+        assert!(
+            explained.contains(&format!("cancel_job: {result}: ")) && explained.contains(why),
+            "{explained}"
+        );
+    }
+}
+
+/// Ends the enforcer before the job's processes, so that it does not wait for them.
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(self.enforcer.take());
+    }
+}
+
+/// Returns whether an audit line says that a job was cancelled and has released its memory.
+fn says_ended(line: &Value, job: &str) -> bool {
+    let states = ["COMPLETING", "CANCELLED"].map(|state| format!("job {job}: {state}"));
+    line["result"] == "released" && states.iter().any(|state| line["detail"] == state.as_str())
+}
+
+fn cluster(extra: &str) -> Cluster {
+    Cluster::start(Tracking::Cgroup, "", extra)
+}
+
+#[test]
+fn idle_job_is_cancelled_with_a_comment_and_without_a_signal() {
+    let mut stage = Stage::new(cluster(""));
+    let (job, pid) = stage.job(&["--requeue"]);
+    stage.cluster.must("scontrol", &["update", &format!("jobid={job}"), "admincomment=by an admin"]);
+    stage.start();
+    stage.hold(pid);
+    let line = stage.until_result("released");
+    assert!(says_ended(&line, &job), "{line}");
+    stage.until_cancelled(&job, pid);
+    let action = line["id"].as_u64().unwrap();
+    let comment = format!("by an admin; bailiff {} action={action} rule=idle-job", stage.cluster.node());
+    assert_eq!(stage.cluster.shown(&job, "admin_comment:200"), comment);
+    let labels = [("step", "cancel_job"), ("result", "released")];
+    let page = stage.enforcer().page();
+    assert_eq!(page.value("bailiff_steps_total", &labels), Some(1.0));
+}
+
+#[test]
+fn dry_run_names_the_job_and_cancels_nothing() {
+    let mut stage = Stage::new(cluster(""));
+    stage.rules("dry-run", "{}", &stage.cluster.node());
+    let (job, pid) = stage.job(&[]);
+    stage.start();
+    stage.hold(pid);
+    stage.refused((&job, pid), "dry_run", &format!("dry run: would cancel job {job} (RUNNING)"));
+    assert_eq!(stage.cluster.shown(&job, "admin_comment:200"), "(null)");
+}
+
+#[test]
+fn last_task_of_an_array_is_cancelled_alone() {
+    let mut stage = Stage::new(cluster(""));
+    // The tasks share the node's CPUs and two GPUs. The last one has the id of the array.
+    let (array, pid) = stage.job(&["--array=1-2", "--cpus-per-task=1"]);
+    assert_eq!(stage.cluster.must("squeue", &["-h", "-t", "R", "-o", "%A %i"]).lines().count(), 2);
+    stage.start();
+    stage.hold(pid);
+    let line = stage.until_result("released");
+    assert!(says_ended(&line, &format!("{array}_2")), "{line}");
+    stage.until_cancelled(&format!("{array}_2"), pid);
+    let states = stage.cluster.must("squeue", &["-h", "-t", "all", "-o", "%i %T"]);
+    assert!(states.contains(&format!("{array}_2 CANCELLED")), "{states}");
+    assert!(states.contains(&format!("{array}_1 RUNNING")), "{states}");
+}
+
+#[test]
+fn job_that_started_after_its_processes_is_not_cancelled() {
+    let mut stage = Stage::new(cluster(""));
+    // The process is older than the job whose cgroup it is in, as after a requeue.
+    let tenant = Tenant::ending_on_term(&stage.node.home);
+    let born = std::time::SystemTime::now();
+    until("the next second", || (born.elapsed().unwrap().as_millis() > 1500).then_some(()));
+    let (job, _) = stage.job(&[]);
+    stage.cluster.adopt((NOBODY_UID, &job), tenant.pid());
+    stage.start();
+    stage.hold(tenant.pid());
+    stage.refused(
+        (&job, tenant.pid()),
+        "identity_changed",
+        "changed: job 1 (RUNNING) started after its processes",
+    );
+    assert_eq!(tenant.terms_received(), 0);
+}
+
+#[test]
+fn process_of_another_user_and_a_job_of_another_node_cancel_nothing() {
+    let mut stage = Stage::new(cluster(""));
+    let (job, pid) = stage.job(&[]);
+    stage.start();
+    // Each case has a process of its own, because the exporter reads the cgroup of a known process only sometimes.
+    for (uid, of, result, why) in [
+        (4002, "4242", "not_visible", "Slurm does not show job 4242"),
+        (4002, job.as_str(), "identity_changed", "belongs to uid 65534, not 4002"),
+        (NOBODY_UID, &job, "refused", "it has uid 65534, but the target has uid 4002"),
+    ] {
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", "while :; do sleep 0.2; done"]).uid(4002).gid(4002);
+        let other = Tenant::spawn(&stage.node.home, command);
+        stage.cluster.adopt((uid, of), other.pid());
+        stage.hold(other.pid());
+        stage.refused((&job, other.pid()), result, why);
+    }
+    stage.rules("enforce", "{nodes: any}", "another");
+    stage.enforcer().run(&["reload"]);
+    stage.hold(pid);
+    let why = format!("changed: job {job} (RUNNING) runs on {}, not on another", stage.cluster.node());
+    until("a refusal", || {
+        let lines = stage.node.home.lines();
+        lines.iter().any(|line| line["detail"].as_str().is_some_and(|detail| detail == why)).then_some(())
+    });
+    assert_eq!(stage.state(&job), "RUNNING");
+    assert!(start(pid).is_some());
+}
+
+#[test]
+fn job_on_several_nodes_is_cancelled_only_if_the_step_permits_it() {
+    let mut stage = Stage::new(Cluster::of_nodes(2, (Tracking::Cgroup, "", "")));
+    let (job, pid) = stage.job(&["--nodes=2"]);
+    stage.start();
+    stage.hold(pid);
+    stage.refused((&job, pid), "spans_nodes", "and the step has `nodes: one`");
+    stage.rules("enforce", "{nodes: any}", &stage.cluster.node());
+    stage.enforcer().run(&["reload"]);
+    stage.until_result("released");
+    stage.until_cancelled(&job, pid);
+}
+
+#[test]
+fn user_without_rights_over_jobs_cancels_nothing() {
+    let mut stage = Stage::new(cluster(""));
+    let (job, pid) = stage.job(&[]);
+    for program in ["scontrol", "scancel"] {
+        stage.wrap(program, "exec runuser -u daemon -- $real \"$@\"");
+    }
+    stage.start();
+    stage.hold(pid);
+    stage.refused((&job, pid), "not_permitted", "Access/permission denied");
+    let line = stage.node.home.line("cancel_job", "not_permitted").unwrap();
+    assert!(line["notes"][0].as_str().unwrap().starts_with("AdminComment was not set: "), "{line}");
+}
+
+/// Stops a daemon before each step of an action, and checks that the job runs until the daemon is continued, that there is
+/// a reason, and that only this job is cancelled.
+fn stopped(daemon: &str) {
+    let mut stage = Stage::new(cluster(""));
+    let (bystander, _) = stage.job(&["--cpus-per-task=1"]);
+    stage.start();
+    for (program, command) in [("squeue", ""), ("scontrol", "update"), ("scancel", "")] {
+        let (job, pid) = stage.job(&["--cpus-per-task=1"]);
+        let mark = stage.node.home.path().join(format!("stopped-{program}"));
+        let script = format!(
+            "case \"$*\" in {command}*) kill -STOP $(cat {}); touch {};; esac; exec $real \"$@\"",
+            stage.cluster.pid_file(daemon).display(),
+            mark.display()
+        );
+        stage.wrap(program, &script);
+        stage.hold(pid);
+        until("a stopped daemon", || mark.exists().then_some(()));
+        stage.unwrap(program);
+        if program != "scancel" {
+            stage.until_result("no_answer");
+            assert_eq!(stage.cluster.output_of(&job).lines().count(), 1, "no signal arrived");
+            assert!(start(pid).is_some());
+        }
+        stage.cluster.signal(daemon, Signal::CONT);
+        until("the job's end", || {
+            stage.node.home.lines().iter().any(|line| says_ended(line, &job)).then_some(())
+        });
+        stage.until_cancelled(&job, pid);
+        assert_eq!(stage.state(&bystander), "RUNNING");
+    }
+}
+
+#[test]
+fn stopped_slurmctld_delays_the_cancellation() {
+    stopped("slurmctld");
+}
+
+#[test]
+fn stopped_munged_delays_the_cancellation() {
+    stopped("munged");
+}
+
+#[test]
+fn processes_that_slurm_does_not_end_are_reported_and_not_signalled() {
+    let mut stage = Stage::new(cluster("UnkillableStepTimeout=1\n"));
+    let (job, pid) = stage.job(&[]);
+    stage.start();
+    stage.cluster.signal("slurmd", Signal::STOP);
+    stage.hold(pid);
+    let line = stage.until_result("completing");
+    assert!(line["detail"].as_str().unwrap().contains(&format!("processes still run: {pid}")), "{line}");
+    assert_eq!((stage.state(&job).as_str(), start(pid).is_some()), ("COMPLETING", true));
+    assert_eq!(stage.cluster.output_of(&job).lines().count(), 1, "no signal arrived");
+}
+
+#[test]
+fn request_without_an_answer_is_unknown() {
+    let mut stage = Stage::new(cluster("UnkillableStepTimeout=1\n"));
+    let (job, pid) = stage.job(&[]);
+    let pid_file = stage.cluster.pid_file("slurmctld");
+    stage.wrap("scancel", &format!("kill -STOP $(cat {}); exec $real \"$@\"", pid_file.display()));
+    stage.start();
+    stage.hold(pid);
+    let line = stage.until_result("unknown");
+    assert!(
+        line["detail"].as_str().unwrap().contains("its state is unknown: no answer from Slurm"),
+        "{line}"
+    );
+    assert!(start(pid).is_some());
+    stage.unwrap("scancel");
+    stage.cluster.signal("slurmctld", Signal::CONT);
+    stage.until_cancelled(&job, pid);
+}
