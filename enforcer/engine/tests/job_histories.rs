@@ -1,6 +1,6 @@
 //! Random histories of a Slurm cluster, and what cancelling by `job::decide` does to its jobs. The model of `scancel` is
 //! what Slurm 22.05 was observed to do. Wrong decisions show that the model detects a wrongly cancelled job.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 #[path = "oracle/dice.rs"]
 mod dice;
