@@ -22,7 +22,7 @@ STEPS Counter One "bailiff_steps_total" ["rule step mode result"]
     "Steps: flag, notify, signal, terminate, cancel_job, release_lease, shutdown_mps, exec. Result dry_run: everything except the action was done. All combinations that are possible for a rule start at 0.";
 KILLS Counter One "bailiff_kills_total" ["rule result"]
     "Completed terminate and cancel_job steps, by rule and result."
-    "Results after signals were sent: released (the target exited and its memory was released), gone_not_released, unkillable, undetermined. Results only of cancel_job: completing, not_permitted and unknown (after a request to Slurm); spans_nodes, not_visible and no_answer (without one). Results failed and cancelled: some processes may have been signalled. Results identity_changed, refused and gone: no signal was sent. Starts at 0 for rules in enforce mode; absent for other rules.";
+    "Results after signals or a request to Slurm: released (the target exited and its memory was released), gone_not_released, undetermined, unkillable (only terminate), completing, not_permitted, unknown (only cancel_job). Results failed and cancelled: some processes may have been signalled. Results without any effect: identity_changed, refused, gone, spans_nodes, not_visible, no_answer (the last three only of cancel_job). Starts at 0 for rules in enforce mode; absent for other rules.";
 MEMORY_RELEASED Counter Bytes "bailiff_memory_released_bytes_total" [""]
     "GPU memory that was observed to be released after an action, in bytes."
     "Actions whose effect could not be determined are not included.";

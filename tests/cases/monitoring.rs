@@ -244,6 +244,7 @@ impl Fixture {
         });
         let jobs = self.slurm.path().join("jobs");
         fs::create_dir_all(&jobs).unwrap();
+        drop(fs::remove_file(jobs.join(format!("{}.json", job - 1))));
         fs::write(jobs.join("next"), record.to_string()).unwrap();
         fs::rename(jobs.join("next"), jobs.join(format!("{job}.json"))).unwrap();
     }

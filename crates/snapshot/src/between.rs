@@ -56,8 +56,7 @@ impl Snapshot {
             still::Evidence { previous, gpus: &gpus, relatives: relatives.as_deref(), window: join.window() };
         still::count(&mut join.processes, &evidence);
         let answered = sample.sources.get(&Source::Nvml).is_some_and(|nvml| nvml.fault.is_none());
-        let lost =
-            lost::LostInput { previous, end: sample.at.boot + sample.took, answered, gpus: &gpus }.lost();
+        let lost = lost::LostInput { previous, end: sample.at.boot + sample.took, answered, gpus: &gpus };
         let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
         Self {
@@ -69,8 +68,8 @@ impl Snapshot {
             namespace: sample.namespace,
             sources: sample.sources,
             driver: sample.driver,
+            lost: lost.lost(),
             gpus,
-            lost,
             processes: join.processes,
             relatives,
             groups: sample.groups,

@@ -89,8 +89,8 @@ pub enum Hold {
     UnknownBreaker = "unknown_breaker",
     /// No channel has delivered a notification of this match yet, and the step has `requires_notice`.
     Undelivered = "undelivered",
-    /// Slurm did not answer a `cancel_job`; it is asked again after 10 s, and then after twice the previous time, up to
-    /// 5 minutes.
+    /// Slurm did not respond to a `cancel_job`; it is queried again after 10 s, and then after twice the previous time, up
+    /// to 5 minutes.
     NoAnswer = "no_answer",
     /// An earlier action against this target failed.
     Failed = "failed",
@@ -140,7 +140,7 @@ impl Hold {
             Self::UserFailureBreaker => "three consecutive actions against the user failed",
             Self::UnknownBreaker => "most targets are unknown",
             Self::Undelivered => "no channel has delivered a notification yet",
-            Self::NoAnswer => "Slurm did not answer; it is asked again within 5 minutes",
+            Self::NoAnswer => "Slurm did not respond; it is queried again within 5 minutes",
             Self::Failed => "an earlier action against this target failed",
         }
     }

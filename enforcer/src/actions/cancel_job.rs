@@ -18,8 +18,8 @@ use super::slurm::{Programs, Sent};
 use super::terminate::released;
 use crate::clock::{self, Deadline};
 
-/// Time for the verification in addition to Slurm's own time limits.
-const MARGIN: Duration = Duration::from_secs(30);
+/// The verification takes this many times `--verify` longer than Slurm's own time limits.
+const MARGIN: u32 = 3;
 /// Interval of queries about a job whose processes have exited, or whose cancellation is not known to be accepted.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -78,7 +78,7 @@ fn began(group: &Group<'_>) -> Duration {
 }
 
 impl Cancellation<'_> {
-    /// Asks Slurm for the job, and decides whether it may be cancelled.
+    /// Queries Slurm about the job, and decides whether it may be cancelled.
     fn decide(&self) -> Result<Cancellable, Refusal> {
         let id = self.job.id.as_ref();
         let found = job::decide(&self.programs.query(id)?, &self.job, self.nodes)?;
@@ -126,7 +126,7 @@ impl Cancellation<'_> {
         if self.group.all_ended() {
             return Err(Refusal { outcome: Outcome::Gone, why: "all processes have exited".to_owned() });
         }
-        let patience = self.programs.patience() + MARGIN;
+        let patience = self.programs.patience() + self.context.settings.verify * MARGIN;
         self.context.confirm()?;
         let answer = self.programs.scancel(&found.name)?;
         *sent = true;

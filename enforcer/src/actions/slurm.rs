@@ -1,6 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "runs Slurm's programs")]
 //! Runs Slurm's programs, without a shell and with deadlines.
 
+use std::io;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -22,7 +23,7 @@ const SCANCEL: Duration = Duration::from_secs(12);
 /// Slurm's defaults of `KillWait` and `UnkillableStepTimeout`.
 const KILL_WAIT: Duration = Duration::from_secs(30);
 const UNKILLABLE: Duration = Duration::from_mins(1);
-/// Longest comment, with what it contained before.
+/// Maximum number of characters of a comment that are read and written.
 const COMMENT: usize = 1024;
 
 /// Slurm's programs, with the settings that they need.
@@ -72,7 +73,7 @@ impl Programs<'_> {
             "(null)" | "N/A" => "",
             before => before,
         };
-        let comment = format!("admincomment={}", joined(before, text));
+        let comment = format!("admincomment={}", joined(before, text)?);
         self.success("scontrol", &["update", &format!("jobid={name}"), &comment]).map(drop)
     }
 
@@ -110,10 +111,13 @@ impl Programs<'_> {
     fn run(&self, program: &str, arguments: &[&str], deadline: Duration) -> Result<Output, Refusal> {
         let refused = |why: &str| Refusal::refused(format!("cannot run {program}: {why}"));
         let permissions = self.permissions;
-        let path = programs::located(program).ok_or_else(|| refused("it is not in PATH"))?;
-        // The path is checked again each time, because its permissions may have changed.
-        file::within(&path, PATIENCE, move |path: &Path| permissions.check(path))
-            .map_err(|error| refused(&plain(&error)))?;
+        // It is checked each time, because its permissions may have changed.
+        let checked = file::within(Path::new(program), PATIENCE, move |name| {
+            let path = name.to_str().and_then(programs::located);
+            let path = path.ok_or_else(|| io::Error::other("it is not in PATH"))?;
+            permissions.check(&path).map(|()| path)
+        });
+        let path = checked.map_err(|error| refused(&plain(&error)))?;
         let mut command = Command::new(&path);
         command.args(arguments).env_clear().env("PATH", programs::search_path()).env("LC_ALL", "C");
         command.env("SLURM_CONF", &self.slurm.conf).env("SLURM_TIME_FORMAT", "%s").current_dir("/");
@@ -135,13 +139,16 @@ fn said(output: &Output) -> String {
     first.map_or_else(|| output.status.to_string(), |line| line.chars().take(200).collect())
 }
 
-/// Appends a text to a comment, in one line and within its maximum length.
-fn joined(before: &str, text: &str) -> String {
-    let all = [before, text].join("; ");
-    let all = if before.is_empty() { text } else { &all };
-    let plain: String = all.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    let length = plain.chars().count();
-    plain.chars().skip(length.saturating_sub(COMMENT)).collect()
+/// Appends a text to a comment, in one line.
+///
+/// # Errors
+/// If the result would be too long. Then the comment may also be longer than what was read of it.
+fn joined(before: &str, text: &str) -> Result<String, String> {
+    let all = if before.is_empty() { text.to_owned() } else { format!("{before}; {text}") };
+    if all.chars().count() > COMMENT {
+        return Err(format!("it would have more than {COMMENT} characters"));
+    }
+    Ok(all.replace(|letter: char| letter.is_control(), " "))
 }
 
 /// Returns a duration from the output of `scontrol show config`, such as `KillWait = 30 sec`.
@@ -157,10 +164,11 @@ mod tests {
 
     #[test]
     fn comment_is_appended_in_one_line() {
-        assert_eq!(joined("", "bailiff n1"), "bailiff n1");
-        assert_eq!(joined("by\nadmin", "bailiff n1"), "by admin; bailiff n1");
-        let long = joined(&"x".repeat(COMMENT), "bailiff n1");
-        assert!(long.len() == COMMENT && long.ends_with("x; bailiff n1"), "{long}");
+        assert_eq!(joined("", "bailiff n1").unwrap(), "bailiff n1");
+        assert_eq!(joined("by\nadmin", "bailiff n1").unwrap(), "by admin; bailiff n1");
+        let long = "x".repeat(COMMENT - 12);
+        assert_eq!(joined(&long, "bailiff n1").unwrap(), format!("{long}; bailiff n1"));
+        assert!(joined(&format!("{long}x"), "bailiff n1").is_err(), "no text of others is lost");
     }
 
     #[test]

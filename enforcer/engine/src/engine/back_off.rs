@@ -23,13 +23,13 @@ impl BackOff {
                 self.wait = (self.wait * 2).clamp(FIRST, LONGEST);
                 self.until = now + self.wait;
             }
-            // Slurm may not have been asked.
+            // Slurm may not have been queried.
             Outcome::Cancelled | Outcome::Reprieved | Outcome::Gone | Outcome::Refused => {}
             _ => *self = Self::default(),
         }
     }
 
-    /// Returns whether Slurm must not be asked yet.
+    /// Returns whether Slurm must not be queried yet.
     pub(crate) fn waits(&self, now: Duration) -> bool {
         now < self.until
     }

@@ -1,7 +1,6 @@
 //! Selects the next destructive step. One action at a time: decided in one snapshot, confirmed in the next, and
 //! withheld while a hold is active.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +112,7 @@ impl Chosen {
 
 impl ActionTracker {
     /// Returns the user who has a uid.
-    fn user(&self, uid: Option<u32>) -> Option<u32> {
+    pub(crate) fn user(&self, uid: Option<u32>) -> Option<u32> {
         uid.map(|uid| self.subordinate.user(uid))
     }
 
@@ -277,25 +276,6 @@ impl Engine {
             verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
         }
         verdicts
-    }
-
-    /// Sorts by memory, the largest target first, because budgets may not suffice for all of them. But a user may cause
-    /// every attempt against a target to be cancelled, so all targets of this user come after those of others then.
-    fn sort(&self, candidates: &mut [Candidate], tick: &Tick<'_>) {
-        let target = |candidate: &Candidate| &tick.view.targets[candidate.subject];
-        let user = |candidate: &Candidate| self.actions.user(subject::owner(target(candidate), tick.view));
-        let mut cancelled: BTreeMap<Option<u32>, u8> = BTreeMap::new();
-        for candidate in candidates.iter().filter(|candidate| candidate.progress.cancelled > 0) {
-            let most = cancelled.entry(user(candidate)).or_default();
-            *most = candidate.progress.cancelled.max(*most);
-        }
-        candidates.sort_by_cached_key(|candidate| {
-            let mode = self.evaluators[candidate.rule].mode;
-            // The owner is determined only if that matters.
-            let cancelled = if cancelled.is_empty() { None } else { cancelled.get(&user(candidate)) };
-            let memory = subject::memory(target(candidate), tick.view);
-            (Reverse(mode), cancelled.copied().unwrap_or_default(), Reverse(memory.unwrap_or_default()))
-        });
     }
 
     fn choose(&mut self, candidate: &Candidate, tick: &Tick<'_>) {

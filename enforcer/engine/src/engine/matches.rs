@@ -1,6 +1,10 @@
 //! What the evaluation of a rule yields: matches, the destructive steps that are due, and counts for the breakers.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::progress::Progress;
+use super::{Engine, Tick, subject};
 
 /// A match: places of its owner and its subject in the view, and the length of its streak. Owner and subject
 /// differ for a rule with `pick`.
@@ -30,4 +34,25 @@ pub(crate) struct Candidate {
     /// Place of the target that matched; with `pick`, the GPU.
     pub(crate) owner: usize,
     pub(crate) progress: Progress,
+}
+
+impl Engine {
+    /// Sorts by memory, the largest target first, because budgets may not suffice for all of them. But a user may cause
+    /// every attempt against a target to be cancelled, so all targets of this user come after those of others then.
+    pub(super) fn sort(&self, candidates: &mut [Candidate], tick: &Tick<'_>) {
+        let target = |candidate: &Candidate| &tick.view.targets[candidate.subject];
+        let user = |candidate: &Candidate| self.actions.user(subject::owner(target(candidate), tick.view));
+        let mut cancelled: BTreeMap<Option<u32>, u8> = BTreeMap::new();
+        for candidate in candidates.iter().filter(|candidate| candidate.progress.cancelled > 0) {
+            let most = cancelled.entry(user(candidate)).or_default();
+            *most = candidate.progress.cancelled.max(*most);
+        }
+        candidates.sort_by_cached_key(|candidate| {
+            let mode = self.evaluators[candidate.rule].mode;
+            // The owner is determined only if that matters.
+            let cancelled = if cancelled.is_empty() { None } else { cancelled.get(&user(candidate)) };
+            let memory = subject::memory(target(candidate), tick.view);
+            (Reverse(mode), cancelled.copied().unwrap_or_default(), Reverse(memory.unwrap_or_default()))
+        });
+    }
 }
