@@ -18,9 +18,8 @@ use anyhow::{Context, Result};
 use bailiff_engine::guard::{self, Root, Traits};
 use bailiff_engine::process::Devices;
 use bailiff_lifecycle::capabilities::{self, Capability};
-use bailiff_lifecycle::{exit, file};
+use bailiff_lifecycle::exit;
 use bailiff_proc::channel::{self, Channel, Service};
-use bailiff_proc::denied::{self, Read};
 use bailiff_proc::{Pidfd, Proc, Reader};
 use bailiff_snapshot::ProcessKey;
 use nix::sys::signal::{SigSet, Signal as Blocked};
@@ -43,8 +42,6 @@ const CAP_SYS_PTRACE: u32 = 19;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time limit of other requests. Holders can have many open files, which are all examined.
 const LONG_PATIENCE: Duration = Duration::from_secs(10);
-/// Time limit of reading a path below a process's root, which can lead to a file system that does not respond.
-const FILE_PATIENCE: Duration = Duration::from_millis(500);
 /// Time after which stopped processes are continued even if the daemon is alive.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -223,7 +220,7 @@ pub fn run(procfs: &Path, devices: String) -> io::Result<()> {
     exit::end_on_panic();
     std::thread::Builder::new().name("reads".to_owned()).spawn(|| {
         // After an error, no read would be answered, so the daemon must exit too.
-        if channel::serve(io::stdout(), &mut Reads).is_err() {
+        if channel::serve(io::stdout(), &mut Reader).is_err() {
             std::process::exit(1);
         }
     })?;
@@ -247,29 +244,6 @@ fn ancestors(pid: u32) -> Vec<u32> {
     std::iter::successors(Some(pid), |pid| Some(proc.stat(*pid).ok()?.ppid))
         .take_while(|pid| *pid > 0)
         .collect()
-}
-
-/// Reads for the daemon. A read that hangs delays only further ones of the same process.
-struct Reads;
-
-impl Service for Reads {
-    type Request = Read;
-    type Answer = denied::Answer;
-
-    fn answer(&mut self, request: channel::Request<Read>) -> (denied::Answer, Option<OwnedFd>) {
-        if !request.content.may_hang() {
-            return Reader.answer(request);
-        }
-        let patience = match &request.content {
-            Read::HasOpen(_, until) => until.left(),
-            _ => FILE_PATIENCE,
-        };
-        let inode = request.file.as_ref().and_then(|process| Some(rustix::fs::fstat(process).ok()?.st_ino));
-        // The path is only a key: while a read of a process hangs, no further one of it is started.
-        let key = PathBuf::from(format!("process {}", inode.unwrap_or_default()));
-        let read = file::within(&key, patience, move |_| Ok(Reader.answer(request)));
-        read.unwrap_or_else(|_| (denied::Answer::Error(Errno::TIMEDOUT.raw_os_error()), None))
-    }
 }
 
 /// The state of the privileged process.
@@ -377,7 +351,12 @@ impl Signals {
     /// Checks that a process belongs to the allowed user and is not protected. Returns false if it has exited.
     fn may_be_signalled(&self, process: &Pidfd) -> Result<bool, Answer> {
         let Some(pid) = process.pid() else { return Ok(false) };
-        let Some(person) = self.processes()?.person(pid)? else { return Ok(false) };
+        let processes = self.processes()?;
+        // A process must not be exempt because reads of it hang.
+        let person = processes
+            .person(pid)
+            .or_else(|error| if error.is_late() { processes.standing(pid) } else { Err(error) });
+        let Some(person) = person? else { return Ok(false) };
         // What was read belongs to the process of the pidfd only if that process is still running.
         if !process.lives() {
             return Ok(false);

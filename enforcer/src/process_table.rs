@@ -1,6 +1,6 @@
 //! Process table of the node from `/proc`: identity, owner, cgroup and program of each process at this time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use bailiff_engine::guard;
 use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Files, Proc, Process, ReadError, unless_gone};
+use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::LONGEST_PATH;
 use bailiff_snapshot::{Place, ProcessKey, State, Status};
 use rustix::io::Errno;
@@ -20,6 +21,9 @@ const NVIDIA: u32 = 195;
 pub(crate) const OPEN_FILES: Duration = Duration::from_secs(2);
 /// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;
+
+/// A process was not read in time. Its owner can cause that.
+const LATE: ReadError = ReadError::Unreadable(Errno::TIMEDOUT);
 
 /// Error of reading the process table. No process is signalled then.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +48,7 @@ pub enum ProcessTableError {
 impl ProcessTableError {
     /// Returns whether a process was not read in time. Its owner can cause that.
     pub fn is_late(&self) -> bool {
-        matches!(self, Self::Process(_, ReadError::Unreadable(Errno::TIMEDOUT)))
+        matches!(self, Self::Process(_, LATE))
     }
 }
 
@@ -85,16 +89,30 @@ impl Processes {
     pub fn since(&self, before: Table, again: &BTreeSet<u32>) -> Result<Table, ProcessTableError> {
         let pids: BTreeSet<u32> = self.pids()?.into_iter().collect();
         let mut people = before.people;
-        let mut places = Places::new();
-        people.retain(|pid, _| pids.contains(pid) && !again.contains(pid));
-        for pid in pids {
-            if !people.contains_key(&pid)
-                && let Some((person, _)) = known(pid, self.read(pid, &mut places))?
-            {
-                people.insert(pid, person);
+        people.retain(|pid, _| pids.contains(pid) && !again.contains(pid) && !before.unread.contains(pid));
+        let new: Vec<u32> = pids.into_iter().filter(|pid| !people.contains_key(pid)).collect();
+        let read = self.proc.each(new, None, |proc, pid| Read::of(&proc.process(pid)?));
+        let (mut places, mut unread) = (Places::new(), BTreeMap::new());
+        for (pid, read) in read.map_err(ProcessTableError::Unreadable)? {
+            if read.as_ref().is_err_and(|error| *error == LATE) {
+                let standing =
+                    known(pid, self.proc.process(pid).and_then(|process| Read::standing(&process)))?;
+                unread.extend(standing.map(|read| (pid, read.person(&mut places))));
+            } else {
+                people.extend(known(pid, read)?.map(|read| (pid, read.person(&mut places))));
             }
         }
-        Ok(Table::sorted(people))
+        Ok(Table::sorted(people).with_unread(unread))
+    }
+
+    /// Returns what can always be read of a process, also while other reads of it hang; `None` if it has ended. The start
+    /// time is missing (0).
+    ///
+    /// # Errors
+    /// If the process exists and cannot be read.
+    pub fn standing(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
+        let read = self.proc.process(pid).and_then(|process| Read::standing(&process));
+        Ok(known(pid, read)?.map(|read| read.person(&mut Places::new())))
     }
 
     /// Returns all pids; fails if some processes are hidden.
@@ -125,7 +143,8 @@ impl Processes {
     /// # Errors
     /// If the process exists and cannot be read.
     pub fn person(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
-        Ok(known(pid, self.read(pid, &mut Places::new()))?.map(|(person, _)| person))
+        let read = self.proc.process(pid).and_then(|process| process.patiently(Read::of));
+        Ok(known(pid, read)?.map(|read| read.person(&mut Places::new())))
     }
 
     /// Reads one process and whether it has a GPU device file open, all through one open directory.
@@ -137,9 +156,10 @@ impl Processes {
         pid: u32,
         until: Deadline,
     ) -> Result<Option<(ProcessInfo, Devices)>, ProcessTableError> {
-        let read = self.read(pid, &mut Places::new());
-        let found = read.and_then(|(person, process)| Ok((person, self.devices((&process, pid), until)?)));
-        known(pid, found)
+        let prefix = self.devices.clone();
+        let both = move |process: &Process| Ok((Read::of(process)?, devices(process, (&prefix, until))?));
+        let read = self.proc.process(pid).and_then(|process| process.within(until.left(), both));
+        Ok(known(pid, read)?.map(|(read, devices)| (read.person(&mut Places::new()), devices)))
     }
 
     /// Returns the state of each thread of a process; empty if it has ended.
@@ -147,7 +167,8 @@ impl Processes {
     /// # Errors
     /// If the process exists and cannot be read.
     pub fn threads(&self, pid: u32) -> Result<Vec<State>, ProcessTableError> {
-        let states = self.proc.process(pid).and_then(|process| process.thread_states());
+        let process = self.proc.process(pid);
+        let states = process.and_then(|process| process.patiently(Process::thread_states));
         known(pid, states).map(Option::unwrap_or_default)
     }
 
@@ -182,15 +203,17 @@ impl Processes {
 
     /// Returns the program that a process runs. A part that is unreadable, too long or read too late is unknown.
     pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Program {
-        let checked = self.proc.process(key.pid).and_then(|process| process.check(key).map(|()| process));
-        let Ok(process) = checked else { return Program::default() };
-        Program {
-            exe: process.exe().ok().filter(|path| path.len() <= LONGEST_PATH),
-            command: match line {
-                CommandLine::Needed => process.patiently(|process| Ok(process.command())).ok().flatten(),
-                CommandLine::Ignored => None,
-            },
-        }
+        let read = move |process: &Process| {
+            process.check(key)?;
+            Ok(process.exe().ok().filter(|path| path.len() <= LONGEST_PATH))
+        };
+        let Ok(process) = self.proc.process(key.pid) else { return Program::default() };
+        let Ok(exe) = process.patiently(read) else { return Program::default() };
+        let command = match line {
+            CommandLine::Needed => process.patiently(|process| Ok(process.command())).ok().flatten(),
+            CommandLine::Ignored => None,
+        };
+        Program { exe, command }
     }
 
     /// Returns the path of a process's program.
@@ -198,7 +221,7 @@ impl Processes {
     /// # Errors
     /// If it is unreadable.
     pub fn program(&self, pid: u32) -> Result<String, ReadError> {
-        self.proc.process(pid).and_then(|process| process.exe())
+        self.proc.process(pid).and_then(|process| process.patiently(Process::exe))
     }
 
     /// Returns the value of an environment variable of a process, if it is readable.
@@ -215,43 +238,63 @@ impl Processes {
             read => Ok(read.ok().flatten()),
         }
     }
+}
 
-    fn read(&self, pid: u32, places: &mut Places) -> Result<(ProcessInfo, Process), ReadError> {
-        let process = self.proc.process(pid)?;
-        let (uid, cgroup) = (process.owner()?, process.cgroup()?);
-        let (place, unified) = places.entry(cgroup).or_insert_with_key(|text| located(text)).clone();
-        let stat = process.stat()?;
-        let named = guard::is_named(&stat.comm, place.container.is_some());
+/// What was read of a process.
+struct Read {
+    stat: Stat,
+    uid: u32,
+    cgroup: Vec<u8>,
+    exe: Option<String>,
+    exe_uid: Option<u32>,
+}
+
+impl Read {
+    /// Reads a process. The process can make that hang.
+    fn of(process: &Process) -> Result<Self, ReadError> {
+        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.stat()?);
+        // A name that protects only outside containers is looked up for all.
+        let named = guard::is_named(&stat.comm, false);
         let exe = if named { process.exe().ok() } else { None };
         let exe_uid = if named { process.exe_owner().ok() } else { None };
-        Ok((ProcessInfo { stat, uid, place, unified, exe, exe_uid }, process))
+        Ok(Self { stat, uid, cgroup, exe, exe_uid })
     }
 
-    /// Returns whether a GPU device file is open. If the leader thread has exited, only other threads show
-    /// it.
-    fn devices(&self, (process, pid): (&Process, u32), until: Deadline) -> Result<Devices, ReadError> {
-        let mut devices = self.devices_in(process, until)?;
-        if devices == Devices::None {
-            for thread in process.threads()?.into_iter().filter(|thread| *thread != pid) {
-                let thread = process.thread(thread);
-                match unless_gone(thread.and_then(|thread| self.devices_in(&thread, until)))? {
-                    Some(Devices::Open) => return Ok(Devices::Open),
-                    Some(Devices::Denied) => devices = Devices::Denied,
-                    Some(Devices::None) | None => {}
-                }
+    /// Reads what the process cannot make hang.
+    fn standing(process: &Process) -> Result<Self, ReadError> {
+        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.standing()?);
+        Ok(Self { stat, uid, cgroup, exe: None, exe_uid: None })
+    }
+
+    fn person(self, places: &mut Places) -> ProcessInfo {
+        let (place, unified) = places.entry(self.cgroup).or_insert_with_key(|text| located(text)).clone();
+        let Self { stat, uid, exe, exe_uid, .. } = self;
+        ProcessInfo { stat, uid, place, unified, exe, exe_uid }
+    }
+}
+
+/// Returns whether a GPU device file is open. If the leader thread has exited, only other threads show it.
+fn devices(process: &Process, files: (&str, Deadline)) -> Result<Devices, ReadError> {
+    let mut devices = devices_in(process, files)?;
+    if devices == Devices::None {
+        for thread in process.other_threads()? {
+            match unless_gone(process.thread(thread).and_then(|thread| devices_in(&thread, files)))? {
+                Some(Devices::Open) => return Ok(Devices::Open),
+                Some(Devices::Denied) => devices = Devices::Denied,
+                Some(Devices::None) | None => {}
             }
         }
-        Ok(devices)
     }
+    Ok(devices)
+}
 
-    fn devices_in(&self, process: &Process, until: Deadline) -> Result<Devices, ReadError> {
-        let files = Files { prefix: self.devices.clone(), longer: true, major: Some(NVIDIA) };
-        match process.has_open(&files, until) {
-            Ok(true) => Ok(Devices::Open),
-            Ok(false) => Ok(Devices::None),
-            Err(error) if error.is_denied() => Ok(Devices::Denied),
-            Err(error) => Err(error),
-        }
+fn devices_in(process: &Process, (prefix, until): (&str, Deadline)) -> Result<Devices, ReadError> {
+    let files = Files { prefix: prefix.to_owned(), longer: true, major: Some(NVIDIA) };
+    match process.has_open(&files, until) {
+        Ok(true) => Ok(Devices::Open),
+        Ok(false) => Ok(Devices::None),
+        Err(error) if error.is_denied() => Ok(Devices::Denied),
+        Err(error) => Err(error),
     }
 }
 

@@ -15,6 +15,7 @@ use std::process::Command;
 
 use end_to_end::enforcer;
 use end_to_end::home::Home;
+use end_to_end::hung::HungExecution;
 use end_to_end::node::Node;
 use end_to_end::programs;
 use end_to_end::tenant::Tenant;
@@ -90,6 +91,19 @@ fn small_holders_do_not_use_up_the_budget_for_a_large_one() {
     node.hold(&large, 0, "used: 40GiB");
     large.gone();
     assert_eq!(decoys.iter().filter(|(decoy, _)| decoy.is_running()).count(), 1, "the smallest one remains");
+}
+
+#[test]
+fn process_that_hangs_in_execve_delays_no_action() {
+    let node = Node::new(&RULES.replace("LIMITS", ""));
+    // More than are waited for.
+    let hung = HungExecution::start(&node.home, UID, 20);
+    let target = Tenant::ending_on_term(&node.home);
+    node.hold(&target, 0, "used: 1GiB");
+    let _enforcer = node.home.enforcer(&[]);
+    target.gone();
+    node.home.until_line("terminate", "released");
+    drop(hung);
 }
 
 #[test]

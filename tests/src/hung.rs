@@ -1,12 +1,22 @@
-//! A file system that never responds, like a hung network file system: FUSE without a reader of its requests. Programs
-//! that use it block in the kernel while it is mounted.
+//! File systems that do not respond, like a hung network file system. Programs that use them block in the kernel.
 
 use std::fs::{self, File};
+use std::io::ErrorKind::PermissionDenied;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::park_timeout;
+use std::time::Duration;
 
-/// The file system. It is removed with its test, and blocked calls then fail.
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::home::Home;
+use crate::wait::until;
+
+/// A file system that never responds: FUSE without a reader of its requests. It is removed with its test, and blocked calls then fail.
 pub struct Hung {
     device: File,
     root: PathBuf,
@@ -33,12 +43,151 @@ impl Hung {
     /// # Panics
     /// If no descriptors are left.
     pub fn in_namespace(&self, command: &Command) -> Command {
-        let mount = "mount -i -t fuse -o fd=0,rootmode=40000,user_id=0,group_id=0 hung \"$0\" && exec \"$@\" </dev/null";
-        let mut beside = Command::new("unshare");
-        beside.args(["--mount", "sh", "-c", mount]).arg(&self.root);
-        beside.arg(command.get_program()).args(command.get_args());
-        beside.stdin(self.device.try_clone().expect("a descriptor"));
-        beside
+        let device = self.device.try_clone().expect("a descriptor");
+        mounting((&self.root, "40000"), device, command)
+    }
+}
+
+/// Returns a command line that mounts FUSE at a path whose root has this type and mode, and then runs a command.
+fn mounting((root, mode): (&Path, &str), device: File, command: &Command) -> Command {
+    let options = format!("fd=0,rootmode={mode},user_id=0,group_id=0,allow_other");
+    let mount = format!("mount -i -t fuse -o {options} hung \"$0\" && exec \"$@\" </dev/null");
+    let mut beside = Command::new("unshare");
+    beside.args(["--mount", "sh", "-c", &mount]).arg(root);
+    beside.arg(command.get_program()).args(command.get_args());
+    beside.stdin(device);
+    beside
+}
+
+/// Opens a GPU's device file, as holders do, then executes another program while a file is open that is closed by that.
+const EXECUTE: &str = "import os, sys
+path, device, uid, more = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+os.dup2(os.open(device, os.O_RDWR), 0)
+os.open(path, os.O_RDONLY)
+os.setsid()
+os.setgid(uid)
+os.setuid(uid)
+for _ in range(more):
+    if os.fork() == 0:
+        break
+os.execv('/bin/sleep', ['sleep', '1000'])";
+
+/// A process that hangs while it executes another program, because a file system does not answer when a file is closed.
+/// Until this is dropped, reads of most files in its `/proc/PID` block.
+pub struct HungExecution {
+    process: Child,
+    server: Arc<Server>,
+}
+
+/// A file system with a single file.
+struct Server {
+    device: File,
+    state: Mutex<ServerState>,
+}
+
+#[derive(Default)]
+struct ServerState {
+    /// Requests to close the file, which are not answered.
+    closing: Vec<[u8; 8]>,
+    /// Whether such requests are answered from now on.
+    is_released: bool,
+}
+
+impl HungExecution {
+    /// Starts such a process of a user, and further ones, which are its children, and waits until all hang.
+    ///
+    /// # Panics
+    /// If it cannot be started, or if there is no `/dev/fuse`.
+    pub fn start(home: &Home, uid: u32, more: usize) -> Self {
+        let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
+        let input = device.try_clone().expect("a descriptor");
+        let server = Arc::new(Server { device, state: Mutex::default() });
+        let root = home.path().join(format!("unanswered-{uid}"));
+        File::create(&root).expect("a file");
+        let mut execute = Command::new("python3");
+        execute.args(["-c", EXECUTE]).args([&root, &home.device()]).args([uid.to_string(), more.to_string()]);
+        let process = mounting((&root, "100644"), input, &execute).spawn().expect("the process starts");
+        let hung = Self { process, server };
+        let serving = Arc::clone(&hung.server);
+        std::thread::spawn(move || serving.serve());
+        until("the processes hang", || (hung.server.lock().closing.len() > more).then_some(()));
+        hung
+    }
+
+    /// Returns the pid of the first process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for HungExecution {
+    fn drop(&mut self) {
+        self.server.release();
+        let session = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        let _ = session.map(|session| kill_process_group(session, Signal::KILL));
+        let _ = self.process.wait();
+    }
+}
+
+impl Server {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release(&self) {
+        let mut state = self.lock();
+        state.is_released = true;
+        for request in std::mem::take(&mut state.closing) {
+            self.answer(request, 0, &[]);
+        }
+    }
+
+    /// Answers the requests of the kernel (`include/uapi/linux/fuse.h`).
+    fn serve(&self) {
+        const GETATTR: u32 = 3;
+        const OPEN: u32 = 14;
+        const FLUSH: u32 = 25;
+        const INIT: u32 = 26;
+        /// Inode 1, mode 0100644, one link, for a long time.
+        const ATTRIBUTES: [u32; 26] =
+            [1000, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0o100_644, 1, 0, 0, 0, 4096, 0];
+        let mut request = vec![0; 1 << 17];
+        loop {
+            match (&self.device).read(&mut request) {
+                Ok(_) => {}
+                // It is not mounted yet.
+                Err(error) if error.kind() == PermissionDenied => {
+                    park_timeout(Duration::from_millis(1));
+                    continue;
+                }
+                Err(_) => return,
+            }
+            let [_, _, _, _, a, b, c, d, unique @ ..] = &request[..16] else { return };
+            let unique: [u8; 8] = unique.try_into().expect("eight bytes");
+            match u32::from_le_bytes([*a, *b, *c, *d]) {
+                FLUSH => {
+                    let mut state = self.lock();
+                    if state.is_released {
+                        self.answer(unique, 0, &[]);
+                    } else {
+                        state.closing.push(unique);
+                    }
+                }
+                // Version 7.31, with the sizes of the kernel.
+                INIT => self.answer(unique, 0, &[7, 31, 65536, 0, 0, 65536, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+                GETATTR => self.answer(unique, 0, &ATTRIBUTES),
+                OPEN => self.answer(unique, 0, &[1, 0, 0, 0]),
+                _ => self.answer(unique, Errno::NOSYS.raw_os_error(), &[]),
+            }
+        }
+    }
+
+    fn answer(&self, request: [u8; 8], error: i32, body: &[u32]) {
+        let length = u32::try_from(16 + 4 * body.len()).expect("a short answer");
+        let body: Vec<u8> = body.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let answer = [&length.to_le_bytes()[..], &(-error).to_le_bytes(), &request, &body].concat();
+        // The process may have been killed in the meantime.
+        let _ = (&self.device).write(&answer);
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
 use crate::clock::Deadline;
+use crate::patient;
 
 /// Time limit of a read. A process can have a million open files, and can make the kernel block while they are opened.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,13 +74,11 @@ pub enum Read {
 }
 
 impl Read {
-    /// Returns whether the process can make it hang: it queries files that the process chose, or many of them, or waits
-    /// for a lock of the process's memory.
-    pub fn may_hang(&self) -> bool {
+    /// Returns the time limit.
+    pub(crate) fn patience(&self) -> Duration {
         match self {
-            Self::Open(name) => name.ends_with("environ"),
-            Self::Link(_) => false,
-            Self::Attributes(_) | Self::HasOpen(..) => true,
+            Self::HasOpen(_, until) => until.left(),
+            Self::Open(_) | Self::Link(_) | Self::Attributes(_) => patient::PATIENCE,
         }
     }
 }

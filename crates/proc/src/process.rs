@@ -42,14 +42,19 @@ impl Proc {
         Self::open(Path::new("/proc"))
     }
 
+    /// Returns another handle.
+    pub(crate) fn again(&self) -> Result<Self, ReadError> {
+        Ok(Self(self.0.again()?))
+    }
+
     /// Opens a process.
     pub fn process(&self, pid: u32) -> Result<Process, ReadError> {
         Ok(Process { pid, directory: self.directory(&pid.to_string())? })
     }
 
-    /// Reads the `stat` of a process without opening its directory.
+    /// Reads the `stat` of a process, with a time limit.
     pub fn stat(&self, pid: u32) -> Result<Stat, ReadError> {
-        self.parse(&format!("{pid}/stat"), |line| stat_of(pid, line))
+        self.process(pid)?.patiently(Process::stat)
     }
 
     /// Returns the pids of all visible processes.
@@ -126,8 +131,9 @@ impl Proc {
     /// has not yet reaped it.
     pub fn start(&self, pid: u32) -> Result<Option<u64>, ReadError> {
         let Some(stat) = unless_gone(self.stat(pid))? else { return Ok(None) };
-        let runs =
-            !stat.state.ended() || unless_gone(self.process(pid))?.map_or(Ok(false), |it| it.runs())?;
+        let has_threads =
+            || unless_gone(self.process(pid))?.map_or(Ok(false), |it| it.patiently(Process::runs));
+        let runs = !stat.state.ended() || has_threads()?;
         Ok(runs.then_some(stat.key.start_ticks))
     }
 }
@@ -161,7 +167,8 @@ pub fn namespace_inode(link: &str) -> Option<u64> {
 /// A descriptor and the target of its link, which is `Gone` if it was closed meanwhile.
 pub type Descriptor = (u32, Result<String, ReadError>);
 
-/// An open `/proc/PID`, or `/proc/PID/task/TID`.
+/// An open `/proc/PID`, or `/proc/PID/task/TID`. Its owner can make reads hang, except those of the owner, of `status` and
+/// of `cgroup`; use [`Process::patiently`] or [`Proc::each`] for the others.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -185,6 +192,12 @@ impl Process {
     /// Reads `stat`.
     pub fn stat(&self) -> Result<Stat, ReadError> {
         self.parse("stat", |line| stat_of(self.pid, line))
+    }
+
+    /// Returns what `status` shows of the `stat`: all but start time (0) and CPU time. The process cannot make that hang.
+    pub fn standing(&self) -> Result<Stat, ReadError> {
+        let text = self.bytes("status")?;
+        Status::new(&text).stat(0).filter(|stat| stat.key.pid == self.pid).ok_or(ReadError::Malformed)
     }
 
     /// Checks that this is the process that was read before; `Gone` if its pid was reused.
@@ -286,6 +299,12 @@ impl Process {
     /// Returns the ids of the threads.
     pub fn threads(&self) -> Result<Vec<u32>, ReadError> {
         self.directory("task")?.numbers()
+    }
+
+    /// Returns the ids of the threads except the first.
+    pub fn other_threads(&self) -> Result<impl Iterator<Item = u32>, ReadError> {
+        let first = self.pid;
+        Ok(self.threads()?.into_iter().filter(move |thread| *thread != first))
     }
 
     /// Opens a thread.

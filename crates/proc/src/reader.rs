@@ -20,8 +20,11 @@ impl Service for Reader {
 
     fn answer(&mut self, request: Request<Read>) -> (Answer, Option<OwnedFd>) {
         let read = request.content;
-        let answer = request.file.ok_or(Errno::BADF).and_then(|it| read_in(&Directory::from(it), &read));
-        answer.unwrap_or_else(|error| (Answer::Error(error.raw_os_error()), None))
+        let patience = read.patience();
+        let answer = request.file.ok_or(Errno::BADF.into()).and_then(|process| {
+            Directory::from(process).within(patience, move |process| Ok(read_in(process, &read)?))
+        });
+        answer.unwrap_or_else(|error| (Answer::Error(error.errno().raw_os_error()), None))
     }
 }
 

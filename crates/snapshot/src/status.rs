@@ -1,5 +1,8 @@
 //! Parses the content of `/proc/PID/status`. Does not open the file.
 
+use crate::stat::Stat;
+use crate::{ProcessKey, State};
+
 /// Maximum size. The longest line lists up to 65,536 groups (`NGROUPS_MAX`), with at most eleven bytes each.
 pub const LONGEST: usize = 1 << 20;
 
@@ -27,6 +30,28 @@ impl<'a> Status<'a> {
     /// Returns a bit mask, such as `SigIgn:` or `CapEff:`.
     pub fn mask(self, name: &str) -> Option<u64> {
         u64::from_str_radix(self.field(name)?.trim(), 16).ok()
+    }
+
+    /// Returns what `stat` would contain, with this start time and without CPU time, which are not in this file.
+    pub fn stat(self, start_ticks: u64) -> Option<Stat> {
+        let first = |name| self.numbers(name)?.first().copied();
+        Some(Stat {
+            key: ProcessKey { pid: first("Pid:")?, start_ticks },
+            comm: self.name()?,
+            state: State::of_letter(self.field("State:")?.split_ascii_whitespace().next()?),
+            ppid: first("PPid:")?,
+            session: first("NSsid:")?,
+            cpu_ticks: 0,
+            reaped_ticks: None,
+            threads: first("Threads:")?,
+            kernel_thread: false,
+        })
+    }
+
+    /// Returns the name. The kernel writes a line feed in it as `\n`, and a backslash as `\\`.
+    fn name(self) -> Option<String> {
+        let line = self.0.split(|byte| *byte == b'\n').next()?.strip_prefix(b"Name:\t")?;
+        Some(String::from_utf8_lossy(line).replace("\\n", "\n").replace("\\\\", "\\"))
     }
 
     fn numbers(self, name: &str) -> Option<Vec<u32>> {

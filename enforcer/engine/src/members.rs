@@ -69,7 +69,15 @@ impl Members<'_> {
 /// Returns the processes whose workload has this name.
 fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
     let node = |person: &ProcessInfo| Node::new(&person.stat, Home::of(&person.place));
-    let nodes: BTreeMap<u32, Node> = table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();
+    let mut nodes: BTreeMap<u32, Node> =
+        table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();
+    // A process that was not read may be the root of the tree.
+    for pid in &table.unread {
+        let start = name.strip_prefix("tree:").and_then(|root| root.strip_prefix(&format!("{pid}@")));
+        if let (Some(Ok(start)), Some(node)) = (start.map(str::parse), nodes.get_mut(pid)) {
+            node.key.start_ticks = start;
+        }
+    }
     let lookup = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
     let belongs = |pid: &u32| {
         let workload = nodes.get(pid).and_then(|node| workload::workload(node, lookup));

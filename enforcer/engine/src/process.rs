@@ -39,6 +39,8 @@ pub enum Devices {
 pub struct Table {
     /// Processes by pid.
     pub people: BTreeMap<u32, ProcessInfo>,
+    /// Processes whose `stat` could not be read in time. Their start time is that of an ancestor, and never verified.
+    pub unread: BTreeSet<u32>,
     children: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -54,18 +56,52 @@ impl Table {
         for (pid, person) in &people {
             children.entry(person.stat.ppid).or_default().push(*pid);
         }
-        Self { people, children }
+        Self { people, unread: BTreeSet::new(), children }
     }
 
     /// Returns the table with these processes updated.
     pub fn with(mut self, people: impl IntoIterator<Item = ProcessInfo>) -> Self {
-        self.people.extend(people.into_iter().map(|person| (person.stat.key.pid, person)));
-        Self::sorted(self.people)
+        for person in people {
+            self.unread.remove(&person.stat.key.pid);
+            self.people.insert(person.stat.key.pid, person);
+        }
+        Self { unread: self.unread, ..Self::sorted(self.people) }
+    }
+
+    /// Returns the table with processes whose `stat` could not be read in time.
+    pub fn with_unread(mut self, mut unread: BTreeMap<u32, ProcessInfo>) -> Self {
+        if unread.is_empty() {
+            return self;
+        }
+        let pids: BTreeSet<u32> = unread.keys().copied().collect();
+        let starts: Vec<u64> = pids.iter().map(|pid| self.start_of_ancestor(&unread, *pid)).collect();
+        for (person, start) in unread.values_mut().zip(starts) {
+            person.stat.key.start_ticks = start;
+        }
+        self.people.append(&mut unread);
+        Self { unread: pids, ..Self::sorted(self.people) }
+    }
+
+    /// Returns the start time of the nearest ancestor that was read: a process does not start before its parent.
+    fn start_of_ancestor(&self, unread: &BTreeMap<u32, ProcessInfo>, pid: u32) -> u64 {
+        let mut next = pid;
+        for _ in 0..=unread.len() {
+            let Some(person) = unread.get(&next) else {
+                return self.people.get(&next).map_or(0, |person| person.stat.key.start_ticks);
+            };
+            next = person.stat.ppid;
+        }
+        0
     }
 
     /// Returns the process with this key, if it still runs.
     pub fn get(&self, key: ProcessKey) -> Option<&ProcessInfo> {
         self.people.get(&key.pid).filter(|person| person.stat.key == key)
+    }
+
+    /// Returns whether the process with this key may run.
+    pub fn has(&self, key: ProcessKey) -> bool {
+        self.get(key).is_some() || self.unread.contains(&key.pid)
     }
 
     /// Returns the children of a process.

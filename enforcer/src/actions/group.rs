@@ -136,6 +136,11 @@ impl<'a> Group<'a> {
                 held.found.person = person.clone();
             }
         }
+        // As long as a member lives, its pid is not reused, even if it could not be read again.
+        let same = |held: &&MemberHandle| table.unread.contains(&held.found.key().pid) && held.handle.lives();
+        let unread: Vec<ProcessInfo> =
+            self.held.iter().filter(same).map(|held| held.found.person.clone()).collect();
+        let table = if unread.is_empty() { table } else { table.with(unread) };
         let known: BTreeSet<ProcessKey> = self.held.iter().map(|held| held.found.key()).collect();
         let mut expected = self.members(&self.living_keys()).find(&table);
         let stands = self.boundary.stands();
@@ -368,8 +373,7 @@ fn ourselves(table: &Table, exporter: Option<ProcessKey>) -> Ourselves {
     let own = table.ancestors(us).into_iter().chain([us]);
     let mut all: BTreeMap<u32, &'static str> =
         own.map(|pid| (pid, "it is the enforcer or one of its ancestors")).collect();
-    let mut next: Vec<u32> =
-        exporter.and_then(|key| table.get(key)).map(|it| it.stat.key.pid).into_iter().collect();
+    let mut next: Vec<u32> = exporter.filter(|key| table.has(*key)).map(|key| key.pid).into_iter().collect();
     while let Some(pid) = next.pop() {
         if all.insert(pid, "it belongs to the exporter") != Some("it belongs to the exporter") {
             next.extend(table.children(pid));
