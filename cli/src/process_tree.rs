@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use bailiff_proc::{Pidfd, Proc, ReadError, may_live, unless_gone};
+use bailiff_proc::{LATE, Pidfd, Proc, Process, ReadError, may_live, unless_gone};
 use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::stat::Stat;
 use rustix::io::Errno;
@@ -131,9 +131,9 @@ pub(crate) fn may_use(file: &Path, variable: &str, (library, since): (&str, u64)
     let Ok(proc) = Proc::own() else { return true };
     let Ok(processes) = processes(&proc) else { return true };
     processes.into_iter().filter(|stat| stat.key.start_ticks >= since).any(|stat| {
-        let read = |what| proc.bytes(&format!("{}/{what}", stat.key.pid));
-        match (read("environ"), read("maps")) {
-            (Ok(environment), Ok(maps)) if !environment.is_empty() || !maps.is_empty() => {
+        let read = |process: &Process| Ok((process.bytes("environ")?, process.bytes("maps")?));
+        match proc.process(stat.key.pid).and_then(|process| process.patiently(read)) {
+            Ok((environment, maps)) if !environment.is_empty() || !maps.is_empty() => {
                 let has = |what: &[u8]| maps.windows(what.len()).any(|part| part == what);
                 let mut pairs = environment.split(|byte| *byte == 0);
                 let intact =
@@ -159,9 +159,11 @@ fn may_be_ours(proc: &Proc, pid: u32) -> bool {
 /// Returns all visible processes; `hidepid` hides those of other users.
 fn processes(proc: &Proc) -> Result<Vec<Stat>, ReadError> {
     let mut found = Vec::new();
-    for pid in proc.pids()? {
-        match proc.stat(pid) {
+    for (pid, stat) in proc.each(proc.pids()?, None, Proc::stat_now)? {
+        match stat {
             Err(error) if error.is_denied() => {}
+            // Another user can make reads of a process hang.
+            Err(LATE) if !may_be_ours(proc, pid) => {}
             stat => found.extend(unless_gone(stat)?),
         }
     }

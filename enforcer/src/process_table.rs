@@ -8,11 +8,10 @@ use std::time::Duration;
 use bailiff_engine::guard;
 use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
 use bailiff_proc::clock::Deadline;
-use bailiff_proc::{Files, Proc, Process, ReadError, unless_gone};
+use bailiff_proc::{Files, LATE, Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::LONGEST_PATH;
 use bailiff_snapshot::{Place, ProcessKey, State, Status};
-use rustix::io::Errno;
 
 /// Major number of `/dev/nvidia0` and so on (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
@@ -21,9 +20,6 @@ const NVIDIA: u32 = 195;
 pub(crate) const OPEN_FILES: Duration = Duration::from_secs(2);
 /// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;
-
-/// A process was not read in time. Its owner can cause that.
-const LATE: ReadError = ReadError::Unreadable(Errno::TIMEDOUT);
 
 /// Error of reading the process table. No process is signalled then.
 #[derive(Debug, thiserror::Error)]
@@ -234,7 +230,7 @@ impl Processes {
             .process(pid)
             .and_then(|process| process.patiently(move |process| Ok(process.variable(name))));
         match read {
-            Err(late @ ReadError::Unreadable(Errno::TIMEDOUT)) => Err(late),
+            Err(LATE) => Err(LATE),
             read => Ok(read.ok().flatten()),
         }
     }

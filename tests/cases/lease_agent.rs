@@ -19,6 +19,7 @@ use bailiff_lease::audit::{Audit, Gpu};
 use bailiff_lease::{Grant, Pool, TicketStatus};
 use end_to_end::enforcer::Enforcer;
 use end_to_end::hostile_redis::{ATTACKS, HostileRedis, MOST_MIB};
+use end_to_end::hung::{HungExecution, Parent};
 use end_to_end::leases;
 use end_to_end::node::{Node, TICKS};
 use end_to_end::programs;
@@ -269,6 +270,19 @@ fn lease_of_a_dead_holder_is_freed_at_once() {
         (page.value("bailiff_lease_agent_actions_total", &done)? >= 1.0).then_some(())
     });
     assert_eq!(enforcer.page().value("bailiff_lease_agent_up", &[]), Some(1.0));
+}
+
+#[test]
+fn processes_that_hang_in_execve_keep_no_lease_of_another_user() {
+    let fixture = Fixture::new(1, "");
+    let _hung = HungExecution::start(&fixture.node.home, 4002, (Parent::Hangs, 2));
+    let enforcer = fixture.enforcer();
+    until_up(&enforcer);
+    let (runner, child, gpu) = fixture.hold();
+    end(runner);
+    kill(child);
+    fixture.until_idle(&gpu);
+    fixture.until_results("reap_dead", "freed");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::process::Command;
 
 use end_to_end::enforcer;
 use end_to_end::home::Home;
-use end_to_end::hung::HungExecution;
+use end_to_end::hung::{HungExecution, Parent};
 use end_to_end::node::Node;
 use end_to_end::programs;
 use end_to_end::tenant::Tenant;
@@ -94,16 +94,32 @@ fn small_holders_do_not_use_up_the_budget_for_a_large_one() {
 }
 
 #[test]
-fn process_that_hangs_in_execve_delays_no_action() {
-    let node = Node::new(&RULES.replace("LIMITS", ""));
+fn processes_that_hang_in_execve_delay_no_action() {
+    let cpu = "gpu_util: {max: 1%}, cpu_util: {max: 50%}";
+    let rules = RULES.replace("target: process", "target: workload").replace("gpu_util: {max: 1%}", cpu);
+    let node = Node::of(&rules.replace("LIMITS", ""), &["", ""]);
     // More than are waited for.
-    let hung = HungExecution::start(&node.home, UID, 20);
+    let hung = HungExecution::start(&node.home, UID, (Parent::Hangs, 20));
     let target = Tenant::ending_on_term(&node.home);
-    node.hold(&target, 0, "used: 1GiB");
+    node.hold(&target, 1, "used: 1GiB");
+    node.hold_pid(hung.pid(), "used: 2GiB");
     let _enforcer = node.home.enforcer(&[]);
     target.gone();
     node.home.until_line("terminate", "released");
-    drop(hung);
+    let (held, by) = ("bailiff_process_gpu_memory_bytes", |pid: u32| pid.to_string());
+    node.exporter
+        .until("the memory of the process that hangs", |page| page.value(held, &[("pid", &by(hung.pid()))]));
+}
+
+#[test]
+fn process_with_a_child_that_hangs_in_execve_is_not_terminated() {
+    let node = Node::new(&RULES.replace("LIMITS", ""));
+    let hung = HungExecution::start(&node.home, UID, (Parent::Runs, 1));
+    node.hold_pid(hung.pid(), "used: 1GiB");
+    let _enforcer = node.home.enforcer(&[]);
+    let line = node.home.until_line("terminate", "failed");
+    assert!(line["detail"].to_string().contains("3 attempts in a row: process"), "{line}");
+    assert!(end_to_end::tenant::start(hung.pid()).is_some());
 }
 
 #[test]

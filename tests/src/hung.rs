@@ -60,17 +60,29 @@ fn mounting((root, mode): (&Path, &str), device: File, command: &Command) -> Com
 }
 
 /// Opens a GPU's device file, as holders do, then executes another program while a file is open that is closed by that.
-const EXECUTE: &str = "import os, sys
-path, device, uid, more = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+const EXECUTE: &str = "import os, sys, time
+path, device, uid, children, parent = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 os.dup2(os.open(device, os.O_RDWR), 0)
 os.open(path, os.O_RDONLY)
 os.setsid()
 os.setgid(uid)
 os.setuid(uid)
-for _ in range(more):
+for _ in range(children):
     if os.fork() == 0:
         break
+else:
+    if parent == 'runs':
+        time.sleep(1000)
 os.execv('/bin/sleep', ['sleep', '1000'])";
+
+/// What the first process of a [`HungExecution`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parent {
+    /// It hangs too.
+    Hangs,
+    /// It sleeps.
+    Runs,
+}
 
 /// A process that hangs while it executes another program, because a file system does not answer when a file is closed.
 /// Until this is dropped, reads of most files in its `/proc/PID` block.
@@ -94,23 +106,28 @@ struct ServerState {
 }
 
 impl HungExecution {
-    /// Starts such a process of a user, and further ones, which are its children, and waits until all hang.
+    /// Starts a process of a user, and children of it that hang, and waits until they do.
     ///
     /// # Panics
     /// If it cannot be started, or if there is no `/dev/fuse`.
-    pub fn start(home: &Home, uid: u32, more: usize) -> Self {
+    pub fn start(home: &Home, uid: u32, (parent, children): (Parent, usize)) -> Self {
         let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
         let input = device.try_clone().expect("a descriptor");
         let server = Arc::new(Server { device, state: Mutex::default() });
         let root = home.path().join(format!("unanswered-{uid}"));
         File::create(&root).expect("a file");
         let mut execute = Command::new("python3");
-        execute.args(["-c", EXECUTE]).args([&root, &home.device()]).args([uid.to_string(), more.to_string()]);
+        execute
+            .args(["-c", EXECUTE])
+            .args([&root, &home.device()])
+            .args([uid.to_string(), children.to_string()]);
+        execute.arg(if parent == Parent::Runs { "runs" } else { "hangs" });
         let process = mounting((&root, "100644"), input, &execute).spawn().expect("the process starts");
         let hung = Self { process, server };
         let serving = Arc::clone(&hung.server);
         std::thread::spawn(move || serving.serve());
-        until("the processes hang", || (hung.server.lock().closing.len() > more).then_some(()));
+        let count = children + usize::from(parent == Parent::Hangs);
+        until("the processes hang", || (hung.server.lock().closing.len() >= count).then_some(()));
         hung
     }
 

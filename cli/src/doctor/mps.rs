@@ -95,7 +95,8 @@ fn clients(sample: Option<&Sample>) -> Vec<u32> {
 
 /// Returns `CUDA_VISIBLE_DEVICES` of a process; `None` if it is not set or the environment cannot be read.
 fn visible(procfs: &Path, pid: u32) -> Option<String> {
-    Proc::open(procfs).and_then(|proc| proc.process(pid)).ok()?.variable(VARIABLE)
+    let process = Proc::open(procfs).and_then(|proc| proc.process(pid)).ok()?;
+    process.patiently(|process| Ok(process.variable(VARIABLE))).ok().flatten()
 }
 
 /// Checks that a client does not name GPUs by index: the daemon renumbers its GPUs for its clients.

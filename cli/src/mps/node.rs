@@ -33,7 +33,8 @@ impl MpsProcesses {
         let mut pids = proc.pids().unwrap_or_default();
         pids.sort_unstable();
         for pid in pids {
-            match proc.process(pid).ok().and_then(|process| part(&process)) {
+            let read = |process: &Process| Ok(part(process));
+            match proc.process(pid).and_then(|process| process.patiently(read)).ok().flatten() {
                 Some((uid, Part::Daemon(details))) => node.daemons.push(MpsProcess { pid, uid, details }),
                 Some((uid, Part::Server(details))) => node.servers.push(MpsProcess { pid, uid, details }),
                 _ => {}

@@ -81,12 +81,13 @@ pub(super) fn running(state_dir: &Path) -> io::Result<Vec<JobRecord>> {
 /// Returns the titles of root's `slurmstepd` processes, such as `slurmstepd: [17.batch]`.
 fn step_titles() -> io::Result<Vec<String>> {
     let proc = Proc::own()?;
-    let step = |process: Process| {
+    let step = |process: &Process| {
         // A user can give another name and title to a program of root, such as su, but not another file.
         let is_step = process.owner().ok()? == 0 && is_slurmstepd(&process.exe().ok()?);
         is_step.then(|| process.cmdline().ok()).flatten()
     };
-    let titles = proc.processes()?.filter_map(|process| step(process.ok()?));
+    let read = proc.each(proc.pids()?, None, move |proc, pid| Ok(step(&proc.process(pid)?)))?;
+    let titles = read.into_iter().filter_map(|(_, title)| title.ok().flatten());
     Ok(titles.map(|title| String::from_utf8_lossy(&title).into_owned()).collect())
 }
 

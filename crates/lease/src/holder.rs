@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use bailiff_proc::{Proc, Process, ReadError, lives, start, unless_gone};
+use bailiff_proc::{LATE, Proc, Process, ReadError, lives, start, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
@@ -234,17 +234,20 @@ fn is_machine_id(host: &str) -> bool {
 /// Whether no visible process is in a PID namespace, which means that all its processes have exited.
 fn is_gone(pidns: &str) -> bool {
     let link = format!("pid:[{pidns}]");
-    let is_elsewhere = |process: Process| match process.link("ns/pid") {
+    let Ok(proc) = Proc::own() else { return false };
+    let is_elsewhere = |(pid, namespace): (u32, Result<String, ReadError>)| match namespace {
         Ok(namespace) => namespace != link,
-        Err(_) => is_not_nested(&process),
+        Err(_) => is_not_nested(&proc, pid),
     };
-    let is_gone = |proc: &Proc| Ok(proc.processes()?.all(|process| process.is_ok_and(is_elsewhere)));
-    Proc::own().and_then(|proc| is_gone(&proc)) == Ok(true)
+    let namespaces =
+        proc.pids().and_then(|pids| proc.each(pids, None, |proc, pid| proc.process(pid)?.link("ns/pid")));
+    namespaces.is_ok_and(|namespaces| namespaces.into_iter().all(is_elsewhere))
 }
 
 /// Whether a process with an unreadable namespace link is in this namespace, or has exited.
-fn is_not_nested(process: &Process) -> bool {
-    unless_gone(process.inner_pids()).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
+fn is_not_nested(proc: &Proc, pid: u32) -> bool {
+    let pids = proc.process(pid).and_then(|process| process.inner_pids());
+    unless_gone(pids).is_ok_and(|pids| pids.is_none_or(|pids| pids.len() == 1))
 }
 
 /// The inode in the link of a PID namespace, as text.
@@ -276,24 +279,33 @@ fn started(pid: u32) -> String {
 /// Whether a process that was started under the lease is running, and which process.
 fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Life, Option<ProcessKey>) {
     let Ok(proc) = Proc::own() else { return (Life::Unknown, None) };
-    let Ok(processes) = proc.processes() else { return (Life::Unknown, None) };
+    let read = proc.pids().and_then(|pids| {
+        proc.each(pids, None, move |proc, pid| {
+            let process = proc.process(pid)?;
+            let stat = process.stat()?;
+            let claim = if is_younger(&stat, holder) { Some(read_claim(&process)) } else { None };
+            Ok((stat, claim))
+        })
+    });
     let mut life = Life::Dead;
-    for process in processes {
-        let read = process.and_then(|process| Ok((unless_gone(process.stat())?, process)));
-        let Ok((stat, process)) = read else {
-            life = Life::Unknown;
-            continue;
-        };
-        let Some(stat) = stat.filter(|stat| is_younger(stat, holder)) else { continue };
-        match claim_of(&process) {
-            Ok(Claim::Lease(name)) if name == lease.lease => return (Life::Alive, Some(stat.key)),
-            Ok(Claim::Lease(_) | Claim::Nothing) => {}
-            // The environment is unreadable or overwritten. Processes of other users do not belong to the lease.
-            Ok(Claim::Unread) | Err(_) => {
-                if may_belong_to(&process, owner) && !is_of_others((&proc, &stat), lease, holder) {
-                    life = Life::Unknown;
-                }
+    for (pid, read) in read.unwrap_or_else(|error| vec![(0, Err(error))]) {
+        let stat = match read {
+            Ok((stat, Some(Ok(Claim::Lease(name))))) if name == lease.lease => {
+                return (Life::Alive, Some(stat.key));
             }
+            Ok((_, None | Some(Ok(Claim::Lease(_) | Claim::Nothing)))) | Err(ReadError::Gone) => continue,
+            // The environment is unreadable or overwritten.
+            Ok((stat, Some(Ok(Claim::Unread) | Err(_)))) => Ok(stat),
+            // The owner made the read hang.
+            Err(LATE) => proc.process(pid).and_then(|process| process.standing()),
+            Err(error) => Err(error),
+        };
+        // Processes of other users do not belong to the lease.
+        let is_of_others = stat.is_ok_and(|stat| {
+            !may_belong_to(&proc, pid, owner) || is_of_others((&proc, &stat), lease, holder)
+        });
+        if !is_of_others {
+            life = Life::Unknown;
         }
     }
     (life, None)
@@ -335,7 +347,7 @@ fn is_of_others((proc, stat): (&Proc, &Stat), lease: &Lease, holder: ProcessKey)
     let mut parent = stat.ppid;
     for _ in 0..DEEPEST {
         let Ok(process) = proc.process(parent) else { return false };
-        let Ok(stat) = process.stat() else { return false };
+        let Ok(stat) = process.patiently(Process::stat) else { return false };
         if parent <= 1 {
             return false;
         }
@@ -351,9 +363,10 @@ fn is_of_others((proc, stat): (&Proc, &Stat), lease: &Lease, holder: ProcessKey)
     false
 }
 
-fn may_belong_to(process: &Process, owner: Option<u32>) -> bool {
+fn may_belong_to(proc: &Proc, pid: u32, owner: Option<u32>) -> bool {
     let is_owned = |found| owner.is_none_or(|owner| owner == found);
-    unless_gone(process.owner()).map_or(true, |found| found.is_some_and(is_owned))
+    let found = proc.process(pid).and_then(|process| process.owner());
+    unless_gone(found).map_or(true, |found| found.is_some_and(is_owned))
 }
 
 #[cfg(test)]
@@ -457,14 +470,14 @@ mod tests {
     fn process_with_one_pid_is_not_nested() {
         let procfs = tempfile::tempdir().unwrap();
         fs::create_dir(procfs.path().join("4100")).unwrap();
-        let process = Proc::open(procfs.path()).unwrap().process(4100).unwrap();
+        let proc = Proc::open(procfs.path()).unwrap();
         for (pids, expected) in [("4100", true), ("4100\t7", false), ("", false)] {
             let text = [b"Name:\ttrainer\xff\nNSpid:\t", pids.as_bytes(), b"\n"].concat();
             fs::write(procfs.path().join("4100/status"), text).unwrap();
-            assert_eq!(is_not_nested(&process), expected, "{pids}");
+            assert_eq!(is_not_nested(&proc, 4100), expected, "{pids}");
         }
         fs::remove_file(procfs.path().join("4100/status")).unwrap();
-        assert!(is_not_nested(&process), "the process has exited");
+        assert!(is_not_nested(&proc, 4100), "the process has exited");
     }
 
     /// A program started under a lease, which has printed that it is ready.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bailiff_proc::clock::Deadline;
-use bailiff_proc::{Files, Proc, Process, ReadError, lives, unless_gone};
+use bailiff_proc::{Files, LATE, Proc, Process, ReadError, lives, unless_gone};
 use bailiff_snapshot::ProcessKey;
 
 /// Time limit for the open files of all processes of a session together.
@@ -78,18 +78,25 @@ fn reads(proc: &Proc, pid: u32, pipe: &str) -> bool {
 /// If that cannot be determined for every process in the session.
 pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> Result<bool, ReadError> {
     let until = Deadline::after(OPEN_FILES);
-    for process in Proc::own()?.processes()? {
-        let process = process?;
-        let Some(stat) = unless_gone(process.stat())? else { continue };
+    let proc = Proc::own()?;
+    for (pid, stat) in proc.each(proc.pids()?, None, Proc::stat_now)? {
+        let stat = match stat {
+            // The owner made the read hang. The session is known nevertheless.
+            Err(LATE) => proc.process(pid).and_then(|process| process.standing()),
+            stat => stat,
+        };
+        let Some(stat) = unless_gone(stat)? else { continue };
         if stat.session != session || stat.key.start_ticks > before_ms / MS_PER_TICK {
             continue;
         }
         let files = Files { prefix: device.display().to_string(), longer: false, major: None };
-        if unless_gone(process.has_open(&files, until))?.unwrap_or_default() {
-            return Ok(true);
-        }
-        // The thread-group leader has exited and has no descriptors, but the other threads still have them.
-        if stat.state.ended() && process.runs()? {
+        let read = move |process: &Process| {
+            process.check(stat.key)?;
+            // A thread-group leader that has exited has no descriptors, but the other threads still have them.
+            Ok(process.has_open(&files, until)? || (stat.state.ended() && process.runs()?))
+        };
+        let open = proc.process(pid).and_then(|process| process.within(until.left(), read));
+        if unless_gone(open)?.unwrap_or_default() {
             return Ok(true);
         }
     }

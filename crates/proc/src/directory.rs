@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
@@ -33,6 +34,9 @@ pub enum ReadError {
     #[error("cannot be understood")]
     Malformed,
 }
+
+/// It was not read in time. The owner of a process can cause that.
+pub const LATE: ReadError = ReadError::Unreadable(Errno::TIMEDOUT);
 
 impl ReadError {
     /// Returns whether permission was denied.
@@ -88,8 +92,8 @@ pub fn unless_gone<T>(read: Result<T, ReadError>) -> Result<Option<T>, ReadError
 pub struct Directory(OwnedFd);
 
 /// A file of `/proc/PID`, held open: rereading costs half as much, and never shows another process.
-#[derive(Debug)]
-pub struct HeldFile(OwnedFd);
+#[derive(Debug, Clone)]
+pub struct HeldFile(Arc<OwnedFd>);
 
 impl HeldFile {
     /// Reads the file from its start, in one piece, and parses it.
@@ -129,7 +133,7 @@ impl Directory {
 
     /// Opens a file that the kernel returns in one read, to read it repeatedly.
     pub fn hold(&self, name: &str) -> Result<HeldFile, ReadError> {
-        Ok(HeldFile(self.file(name)?))
+        Ok(HeldFile(Arc::new(self.file(name)?)))
     }
 
     fn file(&self, name: &str) -> Result<OwnedFd, Errno> {

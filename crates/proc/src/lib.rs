@@ -13,7 +13,7 @@ mod process;
 mod reader;
 
 pub use denied::{Attributes, Files, read_through};
-pub use directory::{Directory, HeldFile, ReadError, unless_gone};
+pub use directory::{Directory, HeldFile, LATE, ReadError, unless_gone};
 pub use patient::Reads;
 pub use pidfd::Pidfd;
 pub use poll::{readable, wait};

@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use bailiff_snapshot::{SUBORDINATE_UIDS, SubordinateUids};
 use rustix::fs::fstat;
-use rustix::io::Errno;
 
 use crate::clock::{Deadline, running};
-use crate::directory::{Directory, ReadError};
+use crate::directory::{Directory, LATE, ReadError};
 use crate::process::{Proc, Process};
 
 /// Time limit for one process.
@@ -33,7 +32,6 @@ const MOST_OF_ALL: usize = 64;
 const MOST_THREADS: usize = 256;
 /// Size of a thread's stack.
 const STACK: usize = 128 << 10;
-const LATE: ReadError = ReadError::Unreadable(Errno::TIMEDOUT);
 static HANGING: LazyLock<Mutex<AllReads>> = LazyLock::new(Mutex::default);
 
 /// Reads that hang, and limits for each user, so that one user's processes do not delay or prevent reads of others.
@@ -134,6 +132,9 @@ where
 
     /// Reads the items. Items that were not reached before the deadline are missing at the end.
     fn run(self) -> Vec<Result<T, ReadError>> {
+        if self.items.is_empty() {
+            return Vec::new();
+        }
         let walk = Arc::new(self);
         let mut progress = lock(&walk.progress);
         walk.start(&mut progress);
@@ -293,7 +294,7 @@ mod tests {
     fn hanging_read_delays_no_other_process_and_is_not_repeated() {
         let proc = Proc::own().unwrap();
         let (own, init) = (proc.process(std::process::id()).unwrap(), proc.process(1).unwrap());
-        let late = Err(ReadError::Unreadable(Errno::TIMEDOUT));
+        let late = Err(LATE);
         let (release, released) = channel::<()>();
         let released = Mutex::new(released);
         let hangs = move |_: &Process| {

@@ -57,6 +57,11 @@ impl Proc {
         self.process(pid)?.patiently(Process::stat)
     }
 
+    /// Reads the `stat` of a process without opening its directory. The process can make that hang.
+    pub fn stat_now(&self, pid: u32) -> Result<Stat, ReadError> {
+        self.parse(&format!("{pid}/stat"), |line| stat_of(pid, line))
+    }
+
     /// Returns the pids of all visible processes.
     pub fn pids(&self) -> Result<Vec<u32>, ReadError> {
         self.numbers()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bailiff_mps::place::{Directories, Part, ProcessView};
-use bailiff_proc::Proc;
+use bailiff_proc::{LATE, Proc, Process, ReadError};
 use bailiff_snapshot::{Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Truth};
 
 use crate::proc::{MOST_OF_ENVIRON, Processes};
@@ -36,7 +36,7 @@ struct Found {
 
 /// Returns the MPS daemons and servers among these processes; `None` if there are none.
 pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut Gaps) -> Option<Mps> {
-    let (named, whole) = processes.named_mps();
+    let (named, mut whole) = processes.named_mps();
     let others = named.iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
     let holders = seen.values().filter_map(Seen::found).filter(|facts| facts.comm == Role::COMM);
     let holders = holders.map(|facts| Named { key: facts.key, ppid: facts.ppid, state: facts.state });
@@ -47,7 +47,13 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
     if !all {
         gaps.count(Gap::Mps);
     }
-    let found: Vec<Found> = ranked.into_iter().filter_map(|(_, _, named)| examine(proc, named)).collect();
+    let mut found: Vec<Found> = Vec::new();
+    for (_, _, named) in ranked {
+        match examine(proc, named) {
+            Err(LATE) => whole = false,
+            read => found.extend(read.ok().flatten()),
+        }
+    }
     let mps = describe(&found, whole, |key| processes.started(key));
     Some(mps).filter(|mps| !mps.is_empty())
 }
@@ -70,8 +76,11 @@ fn chosen<T>(mut ranked: Vec<(Option<u32>, ProcessKey, T)>) -> (Vec<(Option<u32>
 }
 
 /// Reads a process through one open directory, so that a reused pid is detected.
-fn examine(proc: &Proc, named: Named) -> Option<Found> {
-    let process = proc.process(named.key.pid).ok()?;
+fn examine(proc: &Proc, named: Named) -> Result<Option<Found>, ReadError> {
+    proc.process(named.key.pid)?.patiently(move |process| Ok(read(process, named)))
+}
+
+fn read(process: &Process, named: Named) -> Option<Found> {
     let stat = process.stat().ok()?;
     if stat.key != named.key || stat.state == State::Zombie {
         return None;

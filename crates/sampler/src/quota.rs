@@ -357,10 +357,12 @@ fn read_inside(proc: &Proc, pid: u32) -> Option<Inside> {
 /// Returns the files that a process maps with `MAP_SHARED`.
 fn mapped(proc: &Proc, key: ProcessKey) -> Result<BTreeSet<FileId>, ReadError> {
     let process = proc.process(key.pid)?;
-    let mut files = BTreeSet::new();
-    process.each_line("maps", |line| files.extend(shared(line)))?;
-    process.check(key)?;
-    Ok(files)
+    process.patiently(move |process| {
+        let mut files = BTreeSet::new();
+        process.each_line("maps", |line| files.extend(shared(line)))?;
+        process.check(key)?;
+        Ok(files)
+    })
 }
 
 /// Parses a line of `maps` and returns its file if it is shared: `7f5c8000-7f5c9000 rw-s 0 00:2e 1234 /path`.

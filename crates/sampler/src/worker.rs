@@ -147,7 +147,7 @@ impl Worker {
         match (answer, &mut self.processes) {
             (Ok(()), Ok(processes)) => {
                 rest.processes = processes.scan(pids, now(), &mut rest.gaps);
-                match processes.relate(&mut rest.processes, now(), patience) {
+                match processes.relate(&mut rest.processes, (now(), patience), &mut rest.gaps) {
                     Ok(relatives) => rest.relatives = relatives,
                     // A missing permission affects several reads; count it once per interval.
                     Err(gap) if rest.gaps.of(gap) > 0 => {}

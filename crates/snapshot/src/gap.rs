@@ -29,6 +29,8 @@ pub enum Gap {
     Malformed = "malformed",
     /// A file in `/proc` could not be read for another reason.
     Unreadable = "unreadable",
+    /// A process was not read in time, which its owner can cause. Values about it and its workload are unknown.
+    Unread = "unread",
     /// A permission was missing: `CAP_SYS_PTRACE` or `CAP_DAC_READ_SEARCH`, which are needed for I/O bytes, open
     /// device files and users' quota directories.
     NotPermitted = "not_permitted",

@@ -275,6 +275,10 @@ pub struct Facts {
     /// Pid and start tick of each ancestor, up to the first process; `None` if one is unreadable.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "pairs")]
     pub ancestors: Option<Vec<ProcessKey>>,
+    /// Whether a process of its workload, or one that descends from it, could not be read in time, so that its relatives
+    /// are unknown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread_relatives: bool,
 }
 
 /// Parses one line.

@@ -287,6 +287,17 @@ pub fn descends(
     }
 }
 
+/// Returns the start time of the nearest ancestor that was read, as that of a process that was not: a process does not
+/// start before its parent. `parent` returns the parent of a process that was not read.
+pub fn start_of_ancestor(
+    pid: u32,
+    parent: impl Fn(u32) -> Option<u32>,
+    start: impl Fn(u32) -> Option<u64>,
+) -> u64 {
+    let mut line = std::iter::successors(Some(pid), |pid| parent(*pid)).take(MOST_IN_A_TICK);
+    line.find_map(start).unwrap_or_default()
+}
+
 /// Walk from a process to its ancestors.
 struct Climb<L> {
     lookup: L,

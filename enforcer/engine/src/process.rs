@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bailiff_snapshot::stat::Stat;
+use bailiff_snapshot::workload::start_of_ancestor;
 use bailiff_snapshot::{Place, ProcessKey, State};
 
 /// One process.
@@ -74,24 +75,14 @@ impl Table {
             return self;
         }
         let pids: BTreeSet<u32> = unread.keys().copied().collect();
-        let starts: Vec<u64> = pids.iter().map(|pid| self.start_of_ancestor(&unread, *pid)).collect();
+        let parent = |pid: u32| unread.get(&pid).map(|person| person.stat.ppid);
+        let start = |pid: u32| self.people.get(&pid).map(|person| person.stat.key.start_ticks);
+        let starts: Vec<u64> = pids.iter().map(|pid| start_of_ancestor(*pid, parent, start)).collect();
         for (person, start) in unread.values_mut().zip(starts) {
             person.stat.key.start_ticks = start;
         }
         self.people.append(&mut unread);
         Self { unread: pids, ..Self::sorted(self.people) }
-    }
-
-    /// Returns the start time of the nearest ancestor that was read: a process does not start before its parent.
-    fn start_of_ancestor(&self, unread: &BTreeMap<u32, ProcessInfo>, pid: u32) -> u64 {
-        let mut next = pid;
-        for _ in 0..=unread.len() {
-            let Some(person) = unread.get(&next) else {
-                return self.people.get(&next).map_or(0, |person| person.stat.key.start_ticks);
-            };
-            next = person.stat.ppid;
-        }
-        0
     }
 
     /// Returns the process with this key, if it still runs.

@@ -87,7 +87,7 @@ impl WriterEvidence {
     }
 
     fn add(&mut self, proc: &Proc, process: Result<Process, ReadError>) {
-        let read = process.and_then(|process| Ok((process.stat()?, process)));
+        let read = process.and_then(|process| Ok((process.patiently(Process::stat)?, process)));
         match unless_gone(read) {
             // The pid has been reused since.
             Ok(Some((stat, _))) if !self.prompt && self.is_before(proc, stat.key) => {}

@@ -72,7 +72,7 @@ impl Locks {
 
 /// Whether a process has the lock on a file, or `None` if the process cannot be inspected.
 pub(super) fn holds(pid: u32, inode: Inode) -> Option<bool> {
-    let holds = process(pid).and_then(|process| has_lock(&process, inode));
+    let holds = process(pid).and_then(|process| process.patiently(move |process| has_lock(process, inode)));
     unless_gone(holds).ok().map(Option::unwrap_or_default)
 }
 
@@ -93,8 +93,10 @@ fn process(pid: u32) -> Result<Process, ReadError> {
 
 /// Returns the visible processes that have the lock on a file.
 pub(super) fn holding(inode: Inode) -> Vec<u32> {
-    let pids = Proc::own().and_then(|proc| proc.pids()).unwrap_or_default();
-    pids.into_iter().filter(|pid| holds(*pid, inode) == Some(true)).collect()
+    let read =
+        |proc: Proc| proc.each(proc.pids()?, None, move |proc, pid| has_lock(&proc.process(pid)?, inode));
+    let all = Proc::own().and_then(read).unwrap_or_default();
+    all.into_iter().filter(|(_, holds)| *holds == Ok(true)).map(|(pid, _)| pid).collect()
 }
 
 /// Returns the uid of a process's owner.
@@ -104,7 +106,7 @@ pub(super) fn owner(pid: u32) -> Option<u32> {
 
 /// Returns the PID namespace of a process, if it may be read.
 pub(super) fn namespace(pid: u32) -> Option<u64> {
-    process(pid).and_then(|process| process.pid_namespace()).ok()
+    process(pid).and_then(|process| process.patiently(Process::pid_namespace)).ok()
 }
 
 /// Returns the command line of a process, or its name if the command line is empty.

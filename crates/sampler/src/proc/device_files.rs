@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bailiff_proc::clock::now;
-use bailiff_proc::{Directory, Proc, Process, ReadError};
+use bailiff_proc::{Directory, LATE, Proc, Process, ReadError};
 use bailiff_snapshot::identity::millis;
 use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State};
 
@@ -14,6 +14,8 @@ use crate::launcher::WORKER_ROLE;
 
 /// Number of descriptors read between two checks of the clock.
 const MANY: usize = 256;
+/// Minimum time limit of a process. One whose owner makes reads hang counts as unreadable.
+const SHORTEST: Duration = Duration::from_millis(200);
 /// First uid of regular users.
 const FIRST_USER: u32 = 1000;
 /// Maximum number of ancestors examined.
@@ -41,19 +43,6 @@ pub(crate) struct Search {
     found: DeviceProcesses,
 }
 
-/// Why a process's descriptors could not be listed.
-enum DescriptorError {
-    ReadError(ReadError),
-    /// The deadline has passed.
-    Late,
-}
-
-impl From<ReadError> for DescriptorError {
-    fn from(error: ReadError) -> Self {
-        Self::ReadError(error)
-    }
-}
-
 impl Search {
     pub(crate) fn begin(proc: &Proc, at: Moment) -> Result<Self, ReadError> {
         let ours = std::process::id();
@@ -76,15 +65,18 @@ impl Search {
     pub(crate) fn go_on(&mut self, proc: &Proc, until: Instant) -> bool {
         let mut is_first = true;
         while let Some(pid) = self.due.pop() {
-            match minors((proc, pid), until) {
-                Ok(minors) if minors.is_empty() => {}
-                Ok(minors) => self.found.processes.extend(device_process(proc, pid, minors)),
-                Err(DescriptorError::ReadError(ReadError::Gone)) => {}
-                Err(DescriptorError::Late) if !is_first => self.due.push(pid),
+            let left = until.saturating_duration_since(Instant::now()).max(SHORTEST);
+            let read = move |process: &Process| device_process(process, until);
+            let found = proc.process(pid).and_then(|process| process.within(left, read));
+            let is_late = Instant::now() >= until;
+            match found {
+                Ok(found) => self.found.processes.extend(found.filter(|found| !is_ours(proc, found))),
+                Err(ReadError::Gone) => {}
+                Err(LATE) if is_late && !is_first => self.due.push(pid),
                 Err(_) => self.found.unreadable += 1,
             }
             is_first = false;
-            if Instant::now() >= until {
+            if is_late {
                 break;
             }
         }
@@ -98,25 +90,25 @@ impl Search {
     }
 }
 
-/// Returns the process, or `None` if it has exited or is a sampling worker, which has the driver's files open.
-fn device_process(proc: &Proc, pid: u32, minors: Vec<u32>) -> Option<DeviceProcess> {
-    let process = proc.process(pid).ok()?;
-    let stat = process.stat().ok()?;
-    let uid = process.owner().ok();
-    if uid.is_some_and(|uid| uid < FIRST_USER) && is_worker(&process) {
-        return None;
+/// Returns the process if it has device files open and is not a sampling worker, which has the driver's files open.
+fn device_process(process: &Process, until: Instant) -> Result<Option<DeviceProcess>, ReadError> {
+    let minors = minors(process, until)?;
+    if minors.is_empty() {
+        return Ok(None);
     }
-    let mut parent = stat.ppid;
-    for _ in 0..MOST_ANCESTORS {
-        if parent == std::process::id() {
-            return None;
-        }
-        match proc.stat(parent) {
-            Ok(above) if above.ppid != 0 => parent = above.ppid,
-            _ => break,
-        }
+    let (stat, uid) = (process.stat()?, process.owner().ok());
+    if uid.is_some_and(|uid| uid < FIRST_USER) && is_worker(process) {
+        return Ok(None);
     }
-    Some(DeviceProcess { pid, start_ticks: Some(stat.key.start_ticks), comm: stat.comm, uid, minors })
+    let (pid, start_ticks) = (stat.key.pid, Some(stat.key.start_ticks));
+    Ok(Some(DeviceProcess { pid, start_ticks, comm: stat.comm, uid, minors }))
+}
+
+/// Returns whether a process descends from this program.
+fn is_ours(proc: &Proc, process: &DeviceProcess) -> bool {
+    let parent = |pid: &u32| proc.stat(*pid).ok().map(|stat| stat.ppid).filter(|parent| *parent != 0);
+    let line = std::iter::successors(Some(process.pid), parent).skip(1).take(MOST_ANCESTORS);
+    line.into_iter().any(|pid| pid == std::process::id())
 }
 
 /// Returns whether this is a worker of any of our programs. Only asked about processes of the system's users, because
@@ -128,13 +120,12 @@ fn is_worker(process: &Process) -> bool {
 
 /// Returns the minor numbers of the open device files. An exited thread-group leader has no descriptors, so
 /// they are read from its running threads, which share them.
-fn minors((proc, pid): (&Proc, u32), until: Instant) -> Result<Vec<u32>, DescriptorError> {
-    let process = proc.process(pid)?;
+fn minors(process: &Process, until: Instant) -> Result<Vec<u32>, ReadError> {
     let mut listed = listed(&process.directory("fd")?, until)?;
-    if listed.count == 0 && has_threads_alone(&process) {
-        for thread in process.threads()?.into_iter().filter(|thread| *thread != pid) {
+    if listed.count == 0 && has_threads_alone(process) {
+        for thread in process.other_threads()? {
             if Instant::now() >= until {
-                return Err(DescriptorError::Late);
+                return Err(LATE);
             }
             let Ok(descriptors) = process.directory(&format!("task/{thread}/fd")) else { continue };
             match self::listed(&descriptors, until) {
@@ -142,8 +133,8 @@ fn minors((proc, pid): (&Proc, u32), until: Instant) -> Result<Vec<u32>, Descrip
                     listed = found;
                     break;
                 }
-                Ok(_) | Err(DescriptorError::ReadError(_)) => {}
-                Err(late) => return Err(late),
+                Err(LATE) => return Err(LATE),
+                Ok(_) | Err(_) => {}
             }
         }
     }
@@ -163,7 +154,7 @@ struct Listed {
     minors: Vec<u32>,
 }
 
-fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, DescriptorError> {
+fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, ReadError> {
     let mut listed = Listed { count: 0, minors: Vec::new() };
     let mut is_late = false;
     let each = |name: &str| {
@@ -174,7 +165,7 @@ fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, DescriptorE
         !is_late
     };
     descriptors.each_name(each)?;
-    if is_late { Err(DescriptorError::Late) } else { Ok(listed) }
+    if is_late { Err(LATE) } else { Ok(listed) }
 }
 
 #[cfg(test)]

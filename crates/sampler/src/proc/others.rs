@@ -1,11 +1,12 @@
 //! Reads processes without GPU memory: `stat` in every interval, owner and cgroup less often. No descriptors
 //! are held open. Program and command line are read only for members of a holder's workload.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_proc::{Proc, Process, ReadError};
+use bailiff_proc::clock::Deadline;
+use bailiff_proc::{LATE, Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
 use bailiff_snapshot::{Place, ProcessKey, Role, State};
@@ -27,7 +28,7 @@ pub(crate) struct Others {
     named_mps: Vec<Stat>,
     interval: u64,
     /// Whether properties that are only slightly outdated are kept, because time is short.
-    pub(crate) short_of_time: bool,
+    short_of_time: bool,
     ticks_per_second: f64,
 }
 
@@ -61,6 +62,27 @@ pub(crate) struct Program {
     pub(crate) command: Option<Box<str>>,
 }
 
+/// Time of a scan.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Start, as time since boot.
+    pub(crate) now: Duration,
+    /// From then on, cached properties that are only slightly outdated are not renewed.
+    pub(crate) short_from: Option<Deadline>,
+    /// End of the scan.
+    pub(crate) until: Option<Deadline>,
+}
+
+/// Result of a scan.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) others: Vec<Other>,
+    /// Processes that were not read in time. Their owners can cause that.
+    pub(crate) unread: Vec<u32>,
+    /// Whether all processes were reached before the end.
+    pub(crate) is_whole: bool,
+}
+
 /// A process without GPU memory.
 pub(crate) struct Other {
     pub(crate) stat: Stat,
@@ -90,40 +112,90 @@ impl Others {
         self.named_mps.clear();
     }
 
-    /// Reads a process that was listed with this inode; `None` for a kernel thread, which is read only once.
-    pub(crate) fn listed(
+    /// Returns whether a process that was listed with this inode is a kernel thread, which is read only once.
+    pub(crate) fn is_kernel_thread(&mut self, listed: (u32, u64)) -> bool {
+        // The kernel reports 1 if the inode is unknown.
+        let is_known = listed.1 > 1 && self.kernel_threads.binary_search(&listed).is_ok();
+        self.kernel_threads_now.extend(is_known.then_some(listed));
+        is_known
+    }
+
+    /// Reads the processes that were listed with these inodes, except kernel threads. What is cached when the time is over
+    /// is not read again by the next scan.
+    pub(crate) fn read_all(
         &mut self,
         proc: &Proc,
-        (pid, inode): (u32, u64),
-        now: Duration,
-    ) -> Result<Option<Other>, ReadError> {
-        // The kernel reports 1 if the inode is unknown.
-        let is_known = inode > 1 && self.kernel_threads.binary_search(&(pid, inode)).is_ok();
-        let found = if is_known { None } else { self.read(proc, pid, now)? };
-        if found.is_none() {
-            self.kernel_threads_now.push((pid, inode));
+        listed: &[(u32, u64)],
+        limits: Limits,
+    ) -> Result<Found, ReadError> {
+        let pids = listed.iter().map(|(pid, _)| *pid).collect();
+        let stats = proc.each(pids, limits.until, Proc::stat_now)?;
+        self.short_of_time = limits.short_from.is_some_and(Deadline::passed);
+        let mut found = Found { is_whole: stats.len() == listed.len(), ..Found::default() };
+        let mut stale = BTreeMap::new();
+        for (listed, (pid, stat)) in listed.iter().zip(stats) {
+            match found.sort(pid, stat)? {
+                Some(stat) if stat.kernel_thread => self.kernel_threads_now.push(*listed),
+                Some(stat) if self.is_fresh(&stat, limits.now) => found.others.extend(self.other(stat)),
+                Some(stat) => drop(stale.insert(pid, stat)),
+                None => {}
+            }
         }
+        self.renew(proc, (stale, limits), &mut found)?;
         Ok(found)
+    }
+
+    /// Reads owner and cgroup of processes.
+    fn renew(
+        &mut self,
+        proc: &Proc,
+        (mut stale, limits): (BTreeMap<u32, Stat>, Limits),
+        found: &mut Found,
+    ) -> Result<(), ReadError> {
+        let keys: BTreeMap<u32, ProcessKey> = stale.iter().map(|(pid, stat)| (*pid, stat.key)).collect();
+        let pids = keys.keys().copied().collect();
+        let read = proc.each(pids, limits.until, move |proc, pid| {
+            let process = proc.process(pid)?;
+            process.check(*keys.get(&pid).ok_or(ReadError::Gone)?)?;
+            Ok((process.owner().ok(), process.cgroup()?))
+        })?;
+        found.is_whole &= read.len() == stale.len();
+        for (pid, read) in read {
+            let Some(((uid, cgroup), stat)) = found.sort(pid, read)?.zip(stale.remove(&pid)) else {
+                continue;
+            };
+            let known = self.identified(&stat, (uid, &cgroup), limits.now);
+            self.known.insert(pid, known);
+            found.others.extend(self.other(stat));
+        }
+        Ok(())
     }
 
     /// Reads a process; `None` for a kernel thread.
     pub(crate) fn read(&mut self, proc: &Proc, pid: u32, now: Duration) -> Result<Option<Other>, ReadError> {
-        let stat = proc.stat(pid)?;
-        if stat.kernel_thread {
-            return Ok(None);
-        }
+        let limits = Limits { now, short_from: None, until: None };
+        let mut found = self.read_all(proc, &[(pid, 0)], limits)?;
+        if found.unread.is_empty() { Ok(found.others.pop()) } else { Err(LATE) }
+    }
+
+    fn is_fresh(&self, stat: &Stat, now: Duration) -> bool {
+        self.known.get(&stat.key.pid).is_some_and(|known| known.holds(stat, now, self.short_of_time))
+    }
+
+    /// Returns a process whose properties are cached.
+    fn other(&mut self, stat: Stat) -> Option<Other> {
         if stat.comm == Role::COMM {
             self.named_mps.push(stat.clone());
         }
-        let short_of_time = self.short_of_time;
-        let fresh = self.known.get(&pid).is_some_and(|known| known.holds(&stat, now, short_of_time));
-        if !fresh {
-            let known = self.identify(proc, &stat, now)?;
-            self.known.insert(pid, known);
-        }
-        let Some(known) = self.known.get_mut(&pid) else { return Err(ReadError::Malformed) };
+        let known = self.known.get_mut(&stat.key.pid)?;
         known.interval = self.interval;
-        Ok(Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) }))
+        Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) })
+    }
+
+    /// Returns what a process that cannot be read in time cannot hide: its parent, session and cgroup.
+    pub(crate) fn standing(&mut self, proc: &Proc, pid: u32) -> Result<(Stat, Arc<Cgroup>), ReadError> {
+        let process = proc.process(pid)?;
+        Ok((process.standing()?, cgroup(&mut self.cgroups, &process.cgroup()?)))
     }
 
     /// Returns the processes of this interval with the `comm` of an MPS program.
@@ -150,15 +222,18 @@ impl Others {
             fresh_until: self.fresh(stat, now),
             ..Program::default()
         };
-        let Ok(process) = proc.process(stat.key.pid) else { return program };
-        if process.check(stat.key).is_err() {
+        let key = stat.key;
+        let read = move |process: &Process| {
+            process.check(key)?;
+            let command = if commands == Commands::Read { process.command() } else { None };
+            Ok((exe(process), process.exe_owner().ok(), command))
+        };
+        let Ok((exe, exe_uid, command)) = proc.process(key.pid).and_then(|process| process.patiently(read))
+        else {
             return program;
-        }
-        program.exe = exe(&process).map(Into::into);
-        program.exe_uid = process.exe_owner().ok();
-        if commands == Commands::Read {
-            program.command = process.command().map(Into::into);
-        }
+        };
+        (program.exe, program.exe_uid, program.command) =
+            (exe.map(Into::into), exe_uid, command.map(Into::into));
         if let Some(known) = self.known.get_mut(&stat.key.pid).filter(|known| known.key == stat.key) {
             known.program = Some(program.clone());
         }
@@ -182,22 +257,30 @@ impl Others {
         self.kernel_threads.sort_unstable();
     }
 
-    /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
-    fn identify(&mut self, proc: &Proc, stat: &Stat, now: Duration) -> Result<Known, ReadError> {
-        let process = proc.process(stat.key.pid)?;
-        process.check(stat.key)?;
-        let cgroup = cgroup(&mut self.cgroups, &process.cgroup()?);
-        Ok(Known {
+    fn identified(&mut self, stat: &Stat, (uid, text): (Option<u32>, &[u8]), now: Duration) -> Known {
+        let cgroup = cgroup(&mut self.cgroups, text);
+        Known {
             key: stat.key,
             ppid: stat.ppid,
             session: stat.session,
             read: now,
             fresh_until: if cgroup.home == Home::Unknown { now } else { self.fresh(stat, now) },
             interval: self.interval,
-            uid: process.owner().ok(),
+            uid,
             cgroup,
             program: None,
-        })
+        }
+    }
+}
+
+impl Found {
+    /// Returns what was read of a process; `None` if it has exited, or was not read in time, which is recorded.
+    fn sort<T>(&mut self, pid: u32, read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+        if matches!(read, Err(LATE)) {
+            self.unread.push(pid);
+            return Ok(None);
+        }
+        unless_gone(read)
     }
 }
 

@@ -1,18 +1,18 @@
-#![expect(clippy::disallowed_methods, reason = "walking has a time limit")]
 //! Finds the workloads of holders, and the other members of these workloads, by reading every process once
 //! per sample. If that is incomplete, the members are unknown, but holders are still reported.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Proc, ReadError};
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, workload};
-use bailiff_snapshot::{Gap, ProcessKey, Relative, Seen};
+use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, start_of_ancestor, workload};
+use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen};
 
 use super::orphan::{Member, OrphanTable};
-use super::others::{Other, Others, Program};
+use super::others::{Limits, Other, Others, Program};
 use super::threads;
 use crate::settings::{Claims, Commands, Mps, SamplerSettings};
 
@@ -28,19 +28,19 @@ pub(crate) struct Time {
     /// Start, as time since boot.
     pub(crate) now: Duration,
     /// From then on, the scan does not renew cached properties that are only slightly outdated.
-    short_from: Instant,
+    short_from: Deadline,
     /// Deadline of the scan of all processes.
-    walk_until: Instant,
+    walk_until: Deadline,
     /// Deadline of the search for holders' ancestors, which replaces an incomplete scan.
-    climb_until: Instant,
+    climb_until: Deadline,
 }
 
 impl Time {
     /// Starts the time limit.
     pub(crate) fn of(now: Duration, patience: Duration) -> Self {
-        let began = Instant::now();
-        let walk_until = began + patience * 3 / 4;
-        Self { now, short_from: began + patience / 4, walk_until, climb_until: began + patience }
+        let [short_from, walk_until, climb_until] =
+            [patience / 4, patience * 3 / 4, patience].map(Deadline::after);
+        Self { now, short_from, walk_until, climb_until }
     }
 }
 
@@ -59,6 +59,11 @@ pub(crate) struct Relations {
     mps: Mps,
     /// Whether all processes were read in this interval.
     walked: bool,
+    /// Processes that were not read in time, and whether each holds GPU memory. Their start time in `table` is that of an
+    /// ancestor.
+    unread: BTreeMap<u32, bool>,
+    /// Whether one of them has the `comm` of an MPS program.
+    unread_mps: bool,
 }
 
 struct Entry {
@@ -88,6 +93,8 @@ impl Relations {
             commands: settings.commands,
             mps: settings.mps,
             walked: false,
+            unread: BTreeMap::new(),
+            unread_mps: false,
             others: Others::new(ticks_per_second),
             table: HashMap::new(),
             found: Vec::new(),
@@ -101,6 +108,8 @@ impl Relations {
     pub(crate) fn begin(&mut self) {
         self.table.clear();
         self.found.clear();
+        self.unread.clear();
+        self.unread_mps = false;
         self.walked = false;
         self.others.begin();
     }
@@ -108,6 +117,11 @@ impl Relations {
     /// Adds a holder that was read in this interval.
     pub(crate) fn holder(&mut self, node: Node, member: Member) {
         self.table.insert(node.key.pid, Entry::new(node, member, true));
+    }
+
+    /// Adds a holder that was not read in time.
+    pub(crate) fn unread_holder(&mut self, pid: u32) {
+        self.unread.insert(pid, true);
     }
 
     /// Removes a process that is not a holder.
@@ -120,7 +134,7 @@ impl Relations {
         &mut self,
         proc: &Proc,
         seen: &mut BTreeMap<u32, Seen>,
-        time: Time,
+        (time, gaps): (Time, &mut Gaps),
     ) -> Result<Option<Vec<Relative>>, Gap> {
         if self.table.is_empty() {
             // Without holders there are no members, but MPS daemons may be running.
@@ -129,6 +143,8 @@ impl Relations {
         }
         let walked = self.walk(proc, time);
         self.walked = walked.is_ok();
+        let unread = self.unread.values().filter(|is_holder| !**is_holder);
+        unread.for_each(|_| gaps.count(Gap::Unread));
         let unread = if walked.is_ok() { HashSet::new() } else { self.climb(proc, time) };
         self.find_workloads(&unread);
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
@@ -139,13 +155,14 @@ impl Relations {
             }
         }
         walked?;
+        self.mark_unread_relatives(seen);
         self.mark_orphans(seen);
         self.relatives(proc, time).map(Some)
     }
 
     /// Returns the non-holders with the `comm` of an MPS program, and whether all processes were read.
     pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
-        (self.others.named_mps(), self.walked)
+        (self.others.named_mps(), self.walked && !self.unread_mps)
     }
 
     /// Reads every process that is not a holder.
@@ -155,24 +172,18 @@ impl Relations {
         if self.listed.len() > MOST {
             return Err(Gap::Processes);
         }
-        for at in 0..self.listed.len() {
-            let listed = self.listed[at];
-            if self.table.contains_key(&listed.0) {
-                continue;
-            }
-            let instant = Instant::now();
-            // The next scan continues: it does not read the cached properties again.
-            if instant >= time.walk_until {
-                return Err(Gap::Processes);
-            }
-            self.others.short_of_time = instant >= time.short_from;
-            match self.others.listed(proc, listed, time.now) {
-                Ok(Some(other)) => self.enter(other),
-                // A kernel thread, or a process that has exited meanwhile.
-                Ok(None) | Err(ReadError::Gone) => {}
-                Err(missing) => return Err(gap(missing)),
-            }
+        let is_due =
+            |listed: &(u32, u64)| !self.table.contains_key(&listed.0) && !self.unread.contains_key(&listed.0);
+        self.listed.retain(|listed| is_due(listed) && !self.others.is_kernel_thread(*listed));
+        let limits =
+            Limits { now: time.now, short_from: Some(time.short_from), until: Some(time.walk_until) };
+        let found = self.others.read_all(proc, &self.listed, limits).map_err(gap)?;
+        found.others.into_iter().for_each(|other| self.enter(other));
+        if !found.is_whole {
+            return Err(Gap::Processes);
         }
+        self.unread.extend(found.unread.into_iter().map(|pid| (pid, false)));
+        self.enter_unread(proc)?;
         // With `hidepid`, other users' processes appear to be gone, as does pid 1.
         if !self.table.contains_key(&1) {
             return Err(Gap::NotPermitted);
@@ -188,9 +199,50 @@ impl Relations {
         self.found.push(other);
     }
 
+    /// Adds the processes that were not read in time, because they can be members of workloads.
+    fn enter_unread(&mut self, proc: &Proc) -> Result<(), Gap> {
+        let mut found = BTreeMap::new();
+        for (pid, is_holder) in std::mem::take(&mut self.unread) {
+            match self.others.standing(proc, pid) {
+                Ok(read) => drop(found.insert(pid, (read, is_holder))),
+                Err(ReadError::Gone) => {}
+                Err(error) => return Err(gap(error)),
+            }
+        }
+        let parent = |pid: u32| found.get(&pid).map(|((stat, _), _)| stat.ppid);
+        let start = |pid: u32| self.table.get(&pid).map(|entry| entry.node.key.start_ticks);
+        let starts: Vec<u64> = found.keys().map(|pid| start_of_ancestor(*pid, parent, start)).collect();
+        for ((pid, ((mut stat, cgroup), is_holder)), start_ticks) in found.into_iter().zip(starts) {
+            stat.key.start_ticks = start_ticks;
+            self.unread_mps |= stat.comm == Role::COMM;
+            let node = Node::new(&stat, cgroup.home.clone());
+            let member = Member::new(&stat, cgroup.inside.clone());
+            self.table.insert(pid, Entry::new(node, member, is_holder));
+            self.unread.insert(pid, is_holder);
+        }
+        Ok(())
+    }
+
+    /// Marks holders whose workload contains a process that was not read in time, or from which such a process descends.
+    fn mark_unread_relatives(&self, seen: &mut BTreeMap<u32, Seen>) {
+        let entries = self.unread.keys().filter_map(|pid| self.table.get(pid));
+        let workloads: HashSet<String> =
+            entries.filter_map(|entry| Some(entry.workload.as_ref()?.to_string())).collect();
+        let mut line: HashSet<u32> = HashSet::new();
+        for pid in self.unread.keys() {
+            let mut next = *pid;
+            while let Some(entry) = self.table.get(&next).filter(|entry| line.insert(entry.node.key.pid)) {
+                next = entry.node.ppid;
+            }
+        }
+        for facts in seen.values_mut().filter_map(Seen::found_mut) {
+            let in_workload = facts.workload.as_ref().is_some_and(|workload| workloads.contains(workload));
+            facts.unread_relatives = in_workload || line.contains(&facts.key.pid);
+        }
+    }
+
     /// Reads holders' ancestors missed by the scan. Returns unreadable pids, whose processes may exist.
     fn climb(&mut self, proc: &Proc, time: Time) -> HashSet<u32> {
-        self.others.short_of_time = false;
         let mut unread = HashSet::new();
         let mut climbed = HashSet::new();
         let shows_others = proc.shows_others();
@@ -201,8 +253,11 @@ impl Relations {
                 continue;
             }
             if !self.table.contains_key(&pid) {
-                let late = Instant::now() >= time.climb_until;
-                match if late { Err(ReadError::Malformed) } else { self.others.read(proc, pid, time.now) } {
+                match if time.climb_until.passed() {
+                    Err(ReadError::Malformed)
+                } else {
+                    self.others.read(proc, pid, time.now)
+                } {
                     Ok(Some(other)) => self.enter(other),
                     Ok(None) => {}
                     Err(ReadError::Gone) if shows_others => {}
@@ -227,7 +282,9 @@ impl Relations {
                 None => Lookup::Gone,
             };
             let meant = |key: ProcessKey| self.table.get(&key.pid)?.of_a_holder();
-            let found = workload(&entry.node, lookup);
+            // The start time of a process that was not read in time is not part of a name.
+            let is_named = |workload: &Workload| !matches!(workload, Workload::Tree(root) if self.unread.contains_key(&root.pid));
+            let found = workload(&entry.node, lookup).filter(is_named);
             let below = if entry.is_holder { None } else { descends(&entry.node, meant, lookup) };
             let Some(entry) = self.table.get_mut(pid) else { continue };
             if let Some(Workload::Tree(root)) = found {
@@ -254,7 +311,10 @@ impl Relations {
         let mut node = &entry.node;
         while node.ppid != 0 {
             let parent = &self.table.get(&node.ppid)?.node;
-            if parent.key.start_ticks > node.key.start_ticks || line.len() == MOST_ANCESTORS {
+            if self.unread.contains_key(&node.ppid)
+                || parent.key.start_ticks > node.key.start_ticks
+                || line.len() == MOST_ANCESTORS
+            {
                 return None;
             }
             line.push(parent.key);
@@ -275,6 +335,8 @@ impl Relations {
                 // Skip a process with unknown workload that does not descend from a holder. Otherwise, one
                 // contradictory cgroup would make the members of the whole node unknown.
                 (None, Some(false)) => continue,
+                // Below a process that was not read in time; its holder is marked.
+                (None, Some(true)) if !self.unread.is_empty() => continue,
                 _ => return Err(Gap::Unreadable),
             };
             if below || held.contains(workload) {
@@ -282,7 +344,7 @@ impl Relations {
                 let program = match self.others.program(&other.stat, time.now) {
                     Some(program) => program,
                     // Out of time: the program is read in a later interval and unknown until then.
-                    None if Instant::now() >= time.climb_until => Program::default(),
+                    None if time.climb_until.passed() => Program::default(),
                     None => self.others.read_program(proc, &other.stat, (time.now, self.commands)),
                 };
                 let relative =

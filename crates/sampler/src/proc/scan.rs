@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use bailiff_proc::{HeldFile, Proc, Process, ReadError};
+use bailiff_proc::{HeldFile, LATE, Proc, Process, ReadError, Reads};
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, Node, enclosure};
-use bailiff_snapshot::{Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen};
+use bailiff_snapshot::{
+    Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen, State,
+};
 
 use super::freezer::Freezer;
 use super::names::Names;
@@ -50,8 +52,37 @@ pub(crate) struct Processes {
     boot_time: Option<f64>,
 }
 
-/// A process and its `stat`, held open.
-type Opened = (Process, HeldFile);
+/// What is needed to read a known process again.
+struct Held {
+    key: ProcessKey,
+    ppid: u32,
+    /// Whether its cached properties are still valid.
+    is_fresh: bool,
+    stat: Option<HeldFile>,
+    io: Option<HeldFile>,
+}
+
+/// What is read of a process in one interval.
+struct Raw {
+    stat: Stat,
+    state: State,
+    io: Option<Io>,
+    /// Properties to be cached, unless the cached ones are still valid.
+    identity: Option<Result<Identity, ReadError>>,
+}
+
+/// Properties of a process that are cached.
+struct Identity {
+    uid: Option<u32>,
+    cgroup: Vec<u8>,
+    exe: Option<String>,
+    exe_uid: Option<u32>,
+    role: Option<Role>,
+    command: Option<String>,
+    claim: Claim,
+    stat: HeldFile,
+    io: Option<HeldFile>,
+}
 
 /// Cached properties of a process.
 struct Known {
@@ -72,6 +103,95 @@ struct Known {
     /// Files read in every interval; held open if `room` allows.
     stat: Option<HeldFile>,
     io: Option<HeldFile>,
+}
+
+impl Known {
+    fn held(&self, at: Moment) -> Held {
+        let is_fresh = at.boot.saturating_sub(self.read) < FRESH;
+        Held { key: self.key, ppid: self.ppid, is_fresh, stat: self.stat.clone(), io: self.io.clone() }
+    }
+}
+
+impl Raw {
+    fn read(
+        (proc, pid): (&Proc, u32),
+        held: Option<&Held>,
+        settings: (Commands, Claims),
+    ) -> Result<Self, ReadError> {
+        // If the file held open cannot be read, the process has exited. The path shows whether its pid was reused.
+        let again = held.and_then(|held| held.stat.as_ref()).map(|stat| stat.parse(stat::parse));
+        let (stat, opened) = match again {
+            Some(Ok(stat)) => (stat, None),
+            Some(Err(ReadError::Malformed)) => return Err(ReadError::Malformed),
+            Some(Err(ReadError::Gone | ReadError::Unreadable(_))) | None => {
+                let process = proc.process(pid)?;
+                let file = process.hold("stat")?;
+                let stat = file.parse(|line| stat::parse(line).filter(|stat| stat.key.pid == pid))?;
+                (stat, Some((process, file)))
+            }
+        };
+        let held = held.filter(|held| held.key == stat.key && held.ppid == stat.ppid && held.is_fresh);
+        let identity = held.is_none().then(|| Identity::read((proc, &stat), opened, settings));
+        let parse = |text: &[u8]| Io::parse(std::str::from_utf8(text).ok()?);
+        let io = match held.and_then(|held| held.io.as_ref()) {
+            Some(held) => held.parse(parse),
+            None => proc.parse(&format!("{pid}/io"), parse),
+        };
+        Ok(Self { state: threads::state_now(proc, &stat), stat, io: io.ok(), identity })
+    }
+}
+
+impl Identity {
+    /// Reads through one open directory; returns `Gone` if the pid is reused meanwhile.
+    fn read(
+        (proc, stat): (&Proc, &Stat),
+        opened: Option<(Process, HeldFile)>,
+        (commands, claims): (Commands, Claims),
+    ) -> Result<Self, ReadError> {
+        let (process, held) = if let Some(opened) = opened {
+            opened
+        } else {
+            let process = proc.process(stat.key.pid)?;
+            process.check(stat.key)?;
+            let held = process.hold("stat")?;
+            (process, held)
+        };
+        let exe = others::exe(&process);
+        let role = if stat.comm == Role::COMM { role(&process, exe.as_deref(), commands) } else { None };
+        Ok(Self {
+            uid: process.owner().ok(),
+            cgroup: process.cgroup()?,
+            exe_uid: process.exe_owner().ok(),
+            exe,
+            role,
+            command: if commands == Commands::Read { process.command() } else { None },
+            claim: if claims == Claims::Read { claim(&process) } else { Claim::Unread },
+            io: process.hold("io").ok(),
+            stat: held,
+        })
+    }
+}
+
+/// Returns the process's role in MPS, determined by its program or, if that is unreadable, by its first argument.
+fn role(process: &Process, exe: Option<&str>, commands: Commands) -> Option<Role> {
+    match process.exe_owner() {
+        // A user can give any name to a copy of a program.
+        Ok(uid) => return exe.filter(|_| uid == 0).and_then(Role::of_program),
+        Err(_) if exe.is_some() || commands == Commands::Shunned => return None,
+        Err(_) => {}
+    }
+    let line = process.cmdline().ok()?;
+    Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
+}
+
+/// Returns the lease under which a process was started.
+fn claim(process: &Process) -> Claim {
+    let mut buffer = Vec::new();
+    let environ = process.read_within(MOST_OF_ENVIRON, "environ", &mut buffer).ok();
+    let claim = environ.map_or(Claim::Unread, Claim::of_environment);
+    // The environment may contain secrets, so erase it.
+    buffer.fill(0);
+    claim
 }
 
 impl Processes {
@@ -113,14 +233,15 @@ impl Processes {
         self.relations.begin();
         self.freezer.begin();
         let mut seen = BTreeMap::new();
-        for (pid, listed) in pids {
-            match self.one(*pid, at, gaps) {
-                Ok(Seen::Found(facts)) if self.began_after(facts.key, *listed) => {
+        for (pid, read) in self.read(pids.keys().copied().collect(), at) {
+            let listed = pids.get(&pid).copied().unwrap_or_default();
+            match self.one(pid, read, (at, gaps)) {
+                Ok(Seen::Found(facts)) if self.began_after(facts.key, listed) => {
                     gaps.count(Gap::Vanished);
-                    self.relations.no_holder(*pid);
-                    seen.insert(*pid, Seen::Gone);
+                    self.relations.no_holder(pid);
+                    seen.insert(pid, Seen::Gone);
                 }
-                Ok(found) => drop(seen.insert(*pid, found)),
+                Ok(found) => drop(seen.insert(pid, found)),
                 Err(gap) => gaps.count(gap),
             }
         }
@@ -136,10 +257,10 @@ impl Processes {
     pub(crate) fn relate(
         &mut self,
         seen: &mut BTreeMap<u32, Seen>,
-        at: Moment,
-        patience: Duration,
+        (at, patience): (Moment, Duration),
+        gaps: &mut Gaps,
     ) -> Result<Option<Vec<Relative>>, Gap> {
-        let mut relatives = self.relations.relate(&self.proc, seen, Time::of(at.boot, patience))?;
+        let mut relatives = self.relations.relate(&self.proc, seen, (Time::of(at.boot, patience), gaps))?;
         if let Some(relatives) = &mut relatives {
             self.name_owners(relatives);
             self.name_pods(relatives, at.boot);
@@ -205,122 +326,81 @@ impl Processes {
         &self.proc
     }
 
-    fn one(&mut self, pid: u32, at: Moment, gaps: &mut Gaps) -> Result<Seen, Gap> {
-        let (stat, opened) = match self.stat(pid) {
-            Ok(read) => read,
+    /// Reads each process in a thread, because its owner can make reads hang.
+    fn read(&self, pids: Vec<u32>, at: Moment) -> Reads<Raw> {
+        let held = pids.iter().filter_map(|pid| Some((*pid, self.known.get(pid)?.held(at))));
+        let held: HashMap<u32, Held> = held.collect();
+        let (commands, claims) = (self.commands, self.claims);
+        let read = move |proc: &Proc, pid| Raw::read((proc, pid), held.get(&pid), (commands, claims));
+        self.proc.each(pids, None, read).unwrap_or_default()
+    }
+
+    fn one(
+        &mut self,
+        pid: u32,
+        read: Result<Raw, ReadError>,
+        (at, gaps): (Moment, &mut Gaps),
+    ) -> Result<Seen, Gap> {
+        let raw = match read {
+            Ok(raw) => raw,
             Err(error) if self.proc.proves_exit(error) => return Ok(Seen::Gone),
             Err(ReadError::Malformed) => return Err(Gap::Malformed),
             Err(error) if error == ReadError::Gone || error.is_denied() => return Ok(Seen::Hidden),
+            Err(LATE) => {
+                self.relations.unread_holder(pid);
+                return Err(Gap::Unread);
+            }
             Err(_) => return Err(Gap::Unreadable),
         };
-        let fresh = self.known.get(&pid).is_some_and(|known| {
-            known.key == stat.key && known.ppid == stat.ppid && at.boot.saturating_sub(known.read) < FRESH
-        });
-        if !fresh {
-            match self.identify(&stat, opened, at) {
-                Ok(known) => drop(self.known.insert(pid, known)),
-                Err(ReadError::Gone) => {
-                    gaps.count(Gap::Vanished);
-                    return Ok(Seen::Gone);
-                }
-                Err(_) => return Err(Gap::Unreadable),
+        match raw.identity {
+            Some(Ok(identity)) => {
+                let known = self.identified(&raw.stat, identity, at);
+                self.known.insert(pid, known);
             }
+            Some(Err(ReadError::Gone)) => {
+                gaps.count(Gap::Vanished);
+                return Ok(Seen::Gone);
+            }
+            Some(Err(_)) => return Err(Gap::Unreadable),
+            None => {}
         }
-        Ok(Seen::Found(Box::new(self.facts(stat).ok_or(Gap::Unreadable)?)))
+        Ok(Seen::Found(Box::new(self.facts(raw.stat, (raw.state, raw.io)).ok_or(Gap::Unreadable)?)))
     }
 
-    /// Reads `stat` through the file held open. Without such a file, opens the process and returns it too.
-    fn stat(&mut self, pid: u32) -> Result<(Stat, Option<Opened>), ReadError> {
-        if let Some(held) = self.known.get(&pid).and_then(|known| known.stat.as_ref()) {
-            match held.parse(stat::parse) {
-                // The process has exited. The path shows whether its pid was reused.
-                Err(ReadError::Gone | ReadError::Unreadable(_)) => drop(self.known.remove(&pid)),
-                read => return Ok((read?, None)),
-            }
-        }
-        let process = self.proc.process(pid)?;
-        let held = process.hold("stat")?;
-        let stat = held.parse(|line| stat::parse(line).filter(|stat| stat.key.pid == pid))?;
-        Ok((stat, Some((process, held))))
-    }
-
-    /// Reads the cached properties through one open directory; returns `Gone` if the pid is reused meanwhile.
-    fn identify(&mut self, stat: &Stat, opened: Option<Opened>, at: Moment) -> Result<Known, ReadError> {
-        let (process, held) = if let Some(opened) = opened {
-            opened
-        } else {
-            let process = self.proc.process(stat.key.pid)?;
-            process.check(stat.key)?;
-            let held = process.hold("stat")?;
-            (process, held)
-        };
-        let cgroup = process.cgroup()?;
-        let cgroup = String::from_utf8_lossy(&cgroup);
+    /// Returns the properties to be cached.
+    fn identified(&mut self, stat: &Stat, identity: Identity, at: Moment) -> Known {
+        let cgroup = String::from_utf8_lossy(&identity.cgroup);
         let mut place = Place::parse(&cgroup);
         self.pods.name(&mut place, at.boot);
-        let exe = others::exe(&process);
-        let role = if stat.comm == Role::COMM { self.role(&process, exe.as_deref()) } else { None };
-        let command = if self.commands == Commands::Read { process.command() } else { None };
-        let claim = self.claim(&process, stat.key);
+        let before = self.known.get(&stat.key.pid).filter(|known| known.key == stat.key);
+        let claim = match (identity.claim, before) {
+            // The process may overwrite its environment, so an earlier result is kept if there is no new one.
+            (Claim::Unread, Some(before)) => before.claim.clone(),
+            (claim, _) => claim,
+        };
         let keeps = self.known.len() < self.room;
-        Ok(Known {
-            stat: keeps.then_some(held),
-            io: keeps.then(|| process.hold("io").ok()).flatten(),
+        Known {
+            stat: keeps.then_some(identity.stat),
+            io: identity.io.filter(|_| keeps),
             key: stat.key,
             ppid: stat.ppid,
             read: at.boot,
-            uid: process.owner().ok(),
+            uid: identity.uid,
             home: Home::of(&place),
             inside: enclosure(&place),
             place,
-            role,
+            role: identity.role,
             claim,
             freezer: self.freezer.files(&cgroup),
-            exe,
-            exe_uid: process.exe_owner().ok(),
-            command,
-        })
-    }
-
-    /// Returns the process's role in MPS, determined by its program or, if that is unreadable, by its first
-    /// argument.
-    fn role(&self, process: &Process, exe: Option<&str>) -> Option<Role> {
-        match process.exe_owner() {
-            // A user can give any name to a copy of a program.
-            Ok(uid) => return exe.filter(|_| uid == 0).and_then(Role::of_program),
-            Err(_) if exe.is_some() || self.commands == Commands::Shunned => return None,
-            Err(_) => {}
-        }
-        let line = process.cmdline().ok()?;
-        Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
-    }
-
-    /// Returns the lease under which a process was started. The process may overwrite its environment, so an
-    /// earlier result is kept if there is no new one.
-    fn claim(&mut self, process: &Process, key: ProcessKey) -> Claim {
-        let environ = match self.claims {
-            Claims::Left => None,
-            Claims::Read => process.read_within(MOST_OF_ENVIRON, "environ", &mut self.buffer).ok(),
-        };
-        let claim = environ.map_or(Claim::Unread, Claim::of_environment);
-        // The environment may contain secrets, so erase it.
-        self.buffer.fill(0);
-        let before = self.known.get(&key.pid).filter(|known| known.key == key).map(|known| &known.claim);
-        match (claim, before) {
-            (Claim::Unread, Some(before)) => before.clone(),
-            (claim, _) => claim,
+            exe: identity.exe,
+            exe_uid: identity.exe_uid,
+            command: identity.command,
         }
     }
 
-    fn facts(&mut self, stat: Stat) -> Option<Facts> {
-        let state = threads::state(&self.proc, &stat);
+    fn facts(&mut self, stat: Stat, (state, io): (State, Option<Io>)) -> Option<Facts> {
         let known = self.known.get(&stat.key.pid)?;
         let state = self.freezer.state(state, &known.freezer, &mut self.buffer);
-        let parse = |text: &[u8]| Io::parse(std::str::from_utf8(text).ok()?);
-        let io = match &known.io {
-            Some(held) => held.parse(parse),
-            None => self.proc.parse(&format!("{}/io", stat.key.pid), parse),
-        };
         let member = Member::new(&stat, known.inside.clone());
         self.relations.holder(Node::new(&stat, known.home.clone()), member);
         Some(Facts {
@@ -334,7 +414,7 @@ impl Processes {
             command: known.command.clone(),
             started: self.started(stat.key),
             cpu_seconds: seconds(stat.cpu_ticks, self.ticks_per_second),
-            io: io.ok(),
+            io,
             // All other cases need a scan of all processes.
             orphaned: known.place.in_service().then_some(false),
             reaped_cpu_seconds: stat.reaped_ticks.map(|ticks| seconds(ticks, self.ticks_per_second)),
@@ -344,6 +424,7 @@ impl Processes {
             role: known.role,
             claim: known.claim.clone(),
             ancestors: None,
+            unread_relatives: false,
         })
     }
 }

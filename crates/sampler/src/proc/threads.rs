@@ -1,16 +1,32 @@
 //! Determines the state of a process whose thread-group leader is a zombie from its other threads.
 
-use bailiff_proc::Proc;
+use bailiff_proc::{Proc, Process, ReadError};
 use bailiff_snapshot::State;
 use bailiff_snapshot::stat::Stat;
 
 /// Returns the state of a process.
 pub(crate) fn state(proc: &Proc, stat: &Stat) -> State {
+    state_by(proc, stat, |process| process.patiently(Process::thread_states))
+}
+
+/// Like [`state`]. The process can make that hang.
+pub(crate) fn state_now(proc: &Proc, stat: &Stat) -> State {
+    state_by(proc, stat, Process::thread_states)
+}
+
+fn state_by(
+    proc: &Proc,
+    stat: &Stat,
+    states: impl FnOnce(&Process) -> Result<Vec<State>, ReadError>,
+) -> State {
     if stat.state != State::Zombie {
         return stat.state;
     }
-    let states = proc.process(stat.key.pid).and_then(|process| process.thread_states());
-    of_zombie(states.unwrap_or_default())
+    match proc.process(stat.key.pid).and_then(|process| states(&process)) {
+        Ok(states) => of_zombie(states),
+        Err(ReadError::Gone) => State::Zombie,
+        Err(_) => State::Unknown,
+    }
 }
 
 /// Returns `Zombie` if no other thread runs, and `DiskSleep` if all running threads are uninterruptible,

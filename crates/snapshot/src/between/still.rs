@@ -32,7 +32,9 @@ fn windows(processes: &BTreeMap<ProcessId, Process>, evidence: &Evidence<'_>) ->
     let left: Vec<(ProcessId, &str)> = processes
         .iter()
         .filter_map(|(id, process)| {
-            let facts = process.facts.as_ref().filter(|facts| facts.orphaned == Some(true))?;
+            let facts = process.facts.as_ref()?;
+            let is_left = facts.orphaned == Some(true) && !facts.unread_relatives;
+            let facts = Some(facts).filter(|_| is_left)?;
             Some((*id, facts.workload.as_deref()?))
         })
         .collect();

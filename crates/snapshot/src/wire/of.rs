@@ -125,6 +125,7 @@ impl From<&crate::Facts> for Facts {
             role: facts.role.map(Word::Known),
             claim: facts.claim.clone(),
             ancestors: facts.ancestors.clone(),
+            unread_relatives: facts.unread_relatives,
         }
     }
 }

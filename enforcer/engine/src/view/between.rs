@@ -119,7 +119,7 @@ impl<'a> Maker<'a> {
                 _ => continue,
             };
             let mut target = self.target((Kind::Process, name), vec![place]);
-            target.relatives = self.snapshot.relatives.as_ref().map(|_| self.descendants(process.pid));
+            target.relatives = self.relatives(&target.processes, || self.descendants(process.pid));
             let role = process.facts.as_ref().and_then(|facts| facts.role.as_ref());
             if role.is_some_and(|role| *role == Role::MpsServer) {
                 let name = format!("mps_server:{}", &target.id.0["process:".len()..]);
@@ -151,10 +151,18 @@ impl<'a> Maker<'a> {
         for workload in order {
             let Some((holders, others)) = members.remove(workload) else { continue };
             let mut target = self.target((Kind::Workload, format!("workload:{workload}")), holders);
-            target.relatives = self.snapshot.relatives.as_ref().map(|_| others);
+            target.relatives = self.relatives(&target.processes, || others);
             target.below = self.below(&target.processes, workload);
             self.targets.push(target);
         }
+    }
+
+    /// Returns the relatives of a target with these processes, if all were read.
+    fn relatives(&self, processes: &[usize], found: impl FnOnce() -> Vec<usize>) -> Option<Vec<usize>> {
+        let mut facts =
+            processes.iter().filter_map(|place| self.snapshot.processes.get(*place)?.facts.as_ref());
+        let is_whole = self.snapshot.relatives.is_some() && !facts.any(|facts| facts.unread_relatives);
+        is_whole.then(found)
     }
 
     /// Returns descendants of these processes that belong to another workload.
