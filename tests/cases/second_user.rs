@@ -112,6 +112,20 @@ fn processes_that_hang_in_execve_delay_no_action() {
 }
 
 #[test]
+fn workload_with_a_process_that_hangs_in_execve_is_unknown() {
+    let rules = RULES.replace("target: process", "target: workload").replace("gpu_util", "cpu_util");
+    let node = Node::new(&rules.replace("LIMITS", ""));
+    let hung = HungExecution::start(&node.home, UID, (Parent::Runs, 1));
+    node.hold_pid(hung.pid(), "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    // Without the child, the value would be known by then.
+    enforcer.ticks(5);
+    let output = enforcer.run(&["explain", "--pid", &hung.pid().to_string()]).stdout;
+    let text = String::from_utf8(output).unwrap();
+    assert!(text.lines().any(|line| line.contains("cpu_util") && line.contains("unknown")), "{text}");
+}
+
+#[test]
 fn process_with_a_child_that_hangs_in_execve_is_not_terminated() {
     let node = Node::new(&RULES.replace("LIMITS", ""));
     let hung = HungExecution::start(&node.home, UID, (Parent::Runs, 1));

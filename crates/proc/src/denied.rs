@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
 use crate::clock::Deadline;
-use crate::patient;
 
 /// Time limit of a read. A process can have a million open files, and can make the kernel block while they are opened.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -71,16 +70,6 @@ pub enum Read {
     Attributes(String),
     /// Looks for open files, until a deadline.
     HasOpen(Files, Deadline),
-}
-
-impl Read {
-    /// Returns the time limit.
-    pub(crate) fn patience(&self) -> Duration {
-        match self {
-            Self::HasOpen(_, until) => until.left(),
-            Self::Open(_) | Self::Link(_) | Self::Attributes(_) => patient::PATIENCE,
-        }
-    }
 }
 
 /// Answer to a [`Read`].

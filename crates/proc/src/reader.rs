@@ -9,6 +9,7 @@ use crate::channel::{Request, Service};
 use crate::denied::{Answer, Attributes, Read};
 use crate::directory::{Directory, FILE, ReadError};
 use crate::files;
+use crate::patient::PATIENCE;
 
 /// Reads for another program, in the helper. Other files than those that the program needs are refused.
 #[derive(Debug)]
@@ -20,7 +21,10 @@ impl Service for Reader {
 
     fn answer(&mut self, request: Request<Read>) -> (Answer, Option<OwnedFd>) {
         let read = request.content;
-        let patience = read.patience();
+        let patience = match &read {
+            Read::HasOpen(_, until) => until.left(),
+            Read::Open(_) | Read::Link(_) | Read::Attributes(_) => PATIENCE,
+        };
         let answer = request.file.ok_or(Errno::BADF.into()).and_then(|process| {
             Directory::from(process).within(patience, move |process| Ok(read_in(process, &read)?))
         });
