@@ -119,7 +119,7 @@ fn start(settings: &ExecutorSettings) -> io::Result<Child> {
         .stdout(their_reads)
         .process_group(0)
         .spawn()?;
-    bailiff_proc::read_through(reads);
+    bailiff_proc::read_through(reads)?;
     // There is one privileged process, which is started once.
     let _ = STARTED.set(Started { signals, may_kill: has(CAP_KILL) });
     Ok(child)
@@ -241,9 +241,8 @@ pub fn run(procfs: &Path, devices: String) -> io::Result<()> {
 /// Returns the pids of a process and its ancestors.
 fn ancestors(pid: u32) -> Vec<u32> {
     let Ok(proc) = Proc::own() else { return vec![pid] };
-    std::iter::successors(Some(pid), |pid| Some(proc.stat(*pid).ok()?.ppid))
-        .take_while(|pid| *pid > 0)
-        .collect()
+    let parent = |pid: &u32| Some(proc.process(*pid).ok()?.standing().ok()?.ppid);
+    std::iter::successors(Some(pid), parent).take_while(|pid| *pid > 0).collect()
 }
 
 /// The state of the privileged process.

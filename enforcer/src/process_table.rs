@@ -197,19 +197,26 @@ impl Processes {
         Some(self.proc.process(pid).ok()?.inner_pids().ok()?.len() > 1)
     }
 
-    /// Returns the program that a process runs. A part that is unreadable, too long or read too late is unknown.
-    pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Program {
+    /// Returns the program that a process runs; `None` if the process has exited. A part that is unreadable, too long or
+    /// read too late is unknown.
+    pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Option<Program> {
         let read = move |process: &Process| {
-            process.check(key)?;
+            let stat = process.stat()?;
+            if stat.key != key || (stat.state.ended() && !process.runs()?) {
+                return Err(ReadError::Gone);
+            }
             Ok(process.exe().ok().filter(|path| path.len() <= LONGEST_PATH))
         };
-        let Ok(process) = self.proc.process(key.pid) else { return Program::default() };
-        let Ok(exe) = process.patiently(read) else { return Program::default() };
+        let opened = self.proc.process(key.pid);
+        let (exe, process) = match opened.and_then(|process| Ok((process.patiently(read)?, process))) {
+            Ok(read) => read,
+            Err(error) => return (!self.proc.proves_exit(error)).then(Program::default),
+        };
         let command = match line {
             CommandLine::Needed => process.patiently(|process| Ok(process.command())).ok().flatten(),
             CommandLine::Ignored => None,
         };
-        Program { exe, command }
+        Some(Program { exe, command })
     }
 
     /// Returns the path of a process's program.
@@ -314,12 +321,12 @@ mod tests {
         let proc_table = Processes::open(Path::new("/proc"), "/dev/nvidia").unwrap();
         let key = proc_table.person(std::process::id()).unwrap().unwrap().stat.key;
         let own = std::env::current_exe().unwrap().display().to_string();
-        let runs = proc_table.runs(key, CommandLine::Needed);
+        let runs = proc_table.runs(key, CommandLine::Needed).unwrap();
         assert_eq!(runs.exe.as_deref(), Some(own.as_str()));
         let name = own.rsplit('/').next().unwrap();
         assert!(runs.command.unwrap().contains(name));
-        assert_eq!(proc_table.runs(key, CommandLine::Ignored).command, None);
+        assert_eq!(proc_table.runs(key, CommandLine::Ignored).unwrap().command, None);
         let other = ProcessKey { start_ticks: key.start_ticks + 1, ..key };
-        assert_eq!(proc_table.runs(other, CommandLine::Needed), Program::default());
+        assert_eq!(proc_table.runs(other, CommandLine::Needed), None);
     }
 }

@@ -97,12 +97,15 @@ fn small_holders_do_not_use_up_the_budget_for_a_large_one() {
 fn processes_that_hang_in_execve_delay_no_action() {
     let cpu = "gpu_util: {max: 1%}, cpu_util: {max: 50%}";
     let rules = RULES.replace("target: process", "target: workload").replace("gpu_util: {max: 1%}", cpu);
-    let node = Node::of(&rules.replace("LIMITS", ""), &["", ""]);
+    let ticks = ["--interval", "1s", "--look-back", "2s", "--deadline", "1s"];
+    let node = Node::with_ticks(&rules.replace("LIMITS", ""), &["", ""], &ticks);
     // More than are waited for.
     let hung = HungExecution::start(&node.home, UID, (Parent::Hangs, 20));
     let target = Tenant::ending_on_term(&node.home);
     node.hold(&target, 1, "used: 1GiB");
-    node.hold_pid(hung.pid(), "used: 2GiB");
+    for pid in hung.pids() {
+        node.hold_pid(pid, "used: 1GiB");
+    }
     let _enforcer = node.home.enforcer(&[]);
     target.gone();
     node.home.until_line("terminate", "released");

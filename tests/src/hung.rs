@@ -131,6 +131,14 @@ impl HungExecution {
         hung
     }
 
+    /// Returns the pids of the first process and its children.
+    pub fn pids(&self) -> Vec<u32> {
+        let pid = self.pid();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        std::iter::once(pid).chain(children).collect()
+    }
+
     /// Returns the pid of the first process.
     pub fn pid(&self) -> u32 {
         self.process.id()

@@ -191,6 +191,7 @@ impl LocalHost {
         if same("pidns", &self.pidns) {
             return None;
         }
+        let is_gone = |pidns| is_gone(pidns, lease.number("uid"));
         let gone = self.all_users && self.is_host() && lease.get("pidns").is_some_and(is_gone);
         Some(if gone { Life::Dead } else { Life::Unknown })
     }
@@ -231,12 +232,14 @@ fn is_machine_id(host: &str) -> bool {
     host.len() == 32 && host.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether no visible process is in a PID namespace, which means that all its processes have exited.
-fn is_gone(pidns: &str) -> bool {
+/// Whether no visible process is in a PID namespace, which means that all its processes have exited. Processes of other
+/// users than the owner, who can make reads of them hang, do not belong to the lease.
+fn is_gone(pidns: &str, owner: Option<u32>) -> bool {
     let link = format!("pid:[{pidns}]");
     let Ok(proc) = Proc::own() else { return false };
     let is_elsewhere = |(pid, namespace): (u32, Result<String, ReadError>)| match namespace {
         Ok(namespace) => namespace != link,
+        Err(LATE) => !may_belong_to(&proc, pid, owner),
         Err(_) => is_not_nested(&proc, pid),
     };
     let namespaces =

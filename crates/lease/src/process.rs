@@ -90,6 +90,10 @@ pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> Result<b
             continue;
         }
         let files = Files { prefix: device.display().to_string(), longer: false, major: None };
+        // What was not read in time cannot be identified.
+        if stat.key.start_ticks == 0 {
+            return Err(LATE);
+        }
         let read = move |process: &Process| {
             process.check(stat.key)?;
             // A thread-group leader that has exited has no descriptors, but the other threads still have them.

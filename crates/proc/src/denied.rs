@@ -1,6 +1,7 @@
 //! Reads what the kernel denies to this program, through a helper process that has the capabilities. A request contains
 //! an open `/proc/PID`, so the answer is about that process even if its pid is reused.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,7 +17,15 @@ use crate::clock::Deadline;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The helper that reads for this program, if there is one.
-static HELPER: OnceLock<Channel> = OnceLock::new();
+static HELPER: OnceLock<Helper> = OnceLock::new();
+
+/// Connections to a helper.
+#[derive(Debug)]
+struct Helper {
+    reads: Channel,
+    /// For searches of open files, which can take seconds, so that they delay no other reads.
+    searches: Channel,
+}
 
 /// Attributes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +79,8 @@ pub enum Read {
     Attributes(String),
     /// Looks for open files, until a deadline.
     HasOpen(Files, Deadline),
+    /// Serves the attached socket too.
+    Serve,
 }
 
 /// Answer to a [`Read`].
@@ -83,19 +94,32 @@ pub enum Answer {
     Attributes(Attributes),
     /// Whether one of the files is open.
     HasOpen(bool),
+    /// The attached socket is served.
+    Serving,
     /// Number of the error.
     Error(i32),
 }
 
 /// Sets the channel to the helper that reads what the kernel denies to this program.
-pub fn read_through(channel: Channel) {
-    // There is one helper, which is started once.
-    let _ = HELPER.set(channel);
+///
+/// # Errors
+/// If the helper does not answer.
+pub fn read_through(reads: Channel) -> io::Result<()> {
+    let (searches, theirs) = Channel::pair()?;
+    match reads.call(&Read::Serve, Some(theirs.as_fd()), PATIENCE)?.0 {
+        Answer::Serving => {
+            // There is one helper, which is started once.
+            let _ = HELPER.set(Helper { reads, searches });
+            Ok(())
+        }
+        _ => Err(Errno::BADMSG.into()),
+    }
 }
 
 /// Reads through the helper; fails with `denied` if there is none.
 fn ask(directory: impl AsFd, read: &Read, denied: Errno) -> Result<(Answer, Option<OwnedFd>), Errno> {
-    let channel = HELPER.get().ok_or(denied)?;
+    let helper = HELPER.get().ok_or(denied)?;
+    let channel = if matches!(read, Read::HasOpen(..)) { &helper.searches } else { &helper.reads };
     match channel.call(read, Some(directory.as_fd()), PATIENCE)? {
         (Answer::Error(number), _) => Err(Errno::from_raw_os_error(number)),
         answer => Ok(answer),

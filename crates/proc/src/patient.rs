@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bailiff_snapshot::{SUBORDINATE_UIDS, SubordinateUids};
+use bailiff_snapshot::{SUBORDINATE_UIDS, State, Status, SubordinateUids, stat};
 use rustix::fs::fstat;
 
 use crate::clock::{Deadline, running};
@@ -23,6 +24,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
 /// [`SHORT`] do not count.
 const BUDGET: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_mins(1);
+/// Likewise for one walk over many processes.
+const MOST_IN_A_WALK: Duration = Duration::from_millis(200);
 const SHORT: Duration = Duration::from_millis(5);
 /// Maximum number of reads that hang, of the processes of one user, and of all users other than root. Then no further
 /// process of the user is read. Each such read has a thread and two descriptors, of which a process may have 1,024.
@@ -30,6 +33,8 @@ const MOST: usize = 8;
 const MOST_OF_ALL: usize = 64;
 /// The same for users of whose processes no read hangs.
 const MOST_THREADS: usize = 256;
+/// Factor by which the time limit is longer if the machine is so busy that the thread does not run.
+const LONGER: u32 = 10;
 /// Size of a thread's stack.
 const STACK: usize = 128 << 10;
 static HANGING: LazyLock<Mutex<AllReads>> = LazyLock::new(Mutex::default);
@@ -76,7 +81,7 @@ impl AllReads {
     /// limits.
     fn refuses(&mut self, (uid, process): Owned) -> bool {
         self.renew();
-        let user = self.subordinate.user(uid);
+        let user = self.user(uid);
         let all: usize = self.users.values().map(|reads| reads.processes.len()).sum();
         let none = UserReads::default();
         let reads = self.users.get(&user).unwrap_or(&none);
@@ -86,10 +91,38 @@ impl AllReads {
         (user != 0 && is_full) || reads.processes.contains(&process)
     }
 
-    /// Returns the reads of a uid's user.
-    fn of(&mut self, uid: u32) -> &mut UserReads {
+    /// Returns the key of a uid's user.
+    fn user(&self, uid: u32) -> u32 {
+        self.subordinate.user(uid)
+    }
+
+    /// Returns whether reads of the processes of this uid's user were slow recently.
+    fn is_slow(&self, uid: u32) -> bool {
+        self.users.contains_key(&self.user(uid))
+    }
+
+    /// Adds a process of which a read hangs. Returns the key of its user.
+    fn add(&mut self, uid: u32, process: u64) -> u32 {
         self.renew();
-        self.users.entry(self.subordinate.user(uid)).or_default()
+        let user = self.user(uid);
+        self.users.entry(user).or_default().processes.insert(process);
+        user
+    }
+
+    /// Removes a process, because the read has returned.
+    fn remove(&mut self, uid: u32, process: u64) {
+        let user = self.user(uid);
+        if let Some(reads) = self.users.get_mut(&user) {
+            reads.processes.remove(&process);
+        }
+    }
+
+    /// Adds the time of a slow read. Returns the key of its user.
+    fn spend(&mut self, uid: u32, took: Duration) -> u32 {
+        self.renew();
+        let user = self.user(uid);
+        self.users.entry(user).or_default().spent += took;
+        user
     }
 }
 
@@ -109,11 +142,17 @@ struct Walk<I, T, O, R> {
 struct Progress<T> {
     /// Results, in order. The next item is being read.
     found: Vec<Result<T, ReadError>>,
+    /// Owner of that item, as it was before the read: `execve` can change it.
+    current: Owned,
     /// When that read began.
     began: Duration,
+    /// The current thread in `/proc`.
+    thread: Option<Directory>,
     /// For each abandoned thread, the owner of the item on which it hangs. The number of the current thread is the number
     /// of abandoned ones.
-    hung: Vec<Option<Owned>>,
+    hung: Vec<Owned>,
+    /// Time that slow reads took, by user.
+    spent: BTreeMap<u32, Duration>,
     is_done: bool,
 }
 
@@ -125,26 +164,32 @@ where
     R: Fn(&I) -> Result<T, ReadError> + Send + Sync + 'static,
 {
     fn new(items: Vec<I>, (owner, read): (O, R), (patience, until): (Duration, Option<Deadline>)) -> Self {
-        let found = Vec::with_capacity(items.len());
-        let progress = Mutex::new(Progress { found, began: running(), hung: Vec::new(), is_done: false });
-        Self { items, owner, read, patience, until, progress, ended: Condvar::new() }
+        let progress = Progress {
+            found: Vec::with_capacity(items.len()),
+            current: (0, 0),
+            began: running(),
+            thread: None,
+            hung: Vec::new(),
+            spent: BTreeMap::new(),
+            is_done: items.is_empty(),
+        };
+        Self { items, owner, read, patience, until, progress: Mutex::new(progress), ended: Condvar::new() }
     }
 
     /// Reads the items. Items that were not reached before the deadline are missing at the end.
     fn run(self) -> Vec<Result<T, ReadError>> {
-        if self.items.is_empty() {
-            return Vec::new();
-        }
         let walk = Arc::new(self);
         let mut progress = lock(&walk.progress);
-        walk.start(&mut progress);
+        if !progress.is_done {
+            walk.start(&mut progress);
+        }
         while !progress.is_done {
             let left = walk.patience.saturating_sub(running().saturating_sub(progress.began));
-            if left.is_zero() {
+            if left.is_zero() && !progress.waits_for_a_cpu(walk.patience) {
                 walk.abandon(&mut progress);
                 walk.start(&mut progress);
             } else {
-                let woken = walk.ended.wait_timeout(progress, left);
+                let woken = walk.ended.wait_timeout(progress, left.max(SHORT));
                 (progress, _) = woken.unwrap_or_else(PoisonError::into_inner);
             }
         }
@@ -153,7 +198,7 @@ where
 
     /// Starts a thread that continues. Without one, the rest counts as too late.
     fn start(self: &Arc<Self>, progress: &mut Progress<T>) {
-        progress.began = running();
+        (progress.began, progress.current, progress.thread) = (running(), (0, 0), None);
         let (walk, number) = (Arc::clone(self), progress.hung.len());
         let thread = Builder::new().name("process".to_owned()).stack_size(STACK);
         if thread.spawn(move || walk.continue_as(number)).is_err() {
@@ -164,59 +209,116 @@ where
 
     /// Gives up the item that is being read.
     fn abandon(&self, progress: &mut Progress<T>) {
-        let item = self.items.get(progress.found.len());
-        let hung = item.and_then(|item| (self.owner)(item).ok());
-        if let Some((uid, process)) = hung {
-            lock(&HANGING).of(uid).processes.insert(process);
-        }
-        progress.hung.push(hung);
+        let (uid, process) = progress.current;
+        let user = lock(&HANGING).add(uid, process);
+        *progress.spent.entry(user).or_default() += self.patience;
+        progress.hung.push(progress.current);
         progress.found.push(Err(LATE));
     }
 
     /// Reads items until none is left, or until this thread is abandoned.
     fn continue_as(&self, number: usize) {
+        let mut thread = OwnThread::open();
         let mut result = None;
         loop {
             let mut progress = lock(&self.progress);
-            if let Some(hung) = progress.hung.get(number) {
-                if let Some((uid, process)) = *hung {
-                    lock(&HANGING).of(uid).processes.remove(&process);
-                }
+            if let Some((uid, process)) = progress.hung.get(number) {
+                lock(&HANGING).remove(*uid, *process);
                 return;
             }
+            if progress.thread.is_none() {
+                progress.thread = thread.handle();
+            }
             progress.found.extend(result);
+            let Some(item) = self.next(&mut progress) else { return };
+            drop(progress);
+            let began = running();
+            result = Some((self.read)(item));
+            let took = running().saturating_sub(began);
+            if took >= SHORT && thread.has_waited() {
+                self.charge(number, took);
+            }
+        }
+    }
+
+    /// Returns the next item that may be read; `None` at the end.
+    fn next(&self, progress: &mut Progress<T>) -> Option<&I> {
+        loop {
             let is_late = self.until.is_some_and(Deadline::passed);
             let Some(item) = self.items.get(progress.found.len()).filter(|_| !is_late) else {
                 progress.is_done = true;
                 self.ended.notify_one();
-                return;
+                return None;
             };
-            progress.began = running();
-            drop(progress);
-            result = Some(self.read_one(item));
+            match (self.owner)(item).and_then(|owner| progress.admits(owner)) {
+                Ok(owner) => {
+                    (progress.current, progress.began) = (owner, running());
+                    return Some(item);
+                }
+                Err(error) => progress.found.push(Err(error)),
+            }
         }
     }
 
-    fn read_one(&self, item: &I) -> Result<T, ReadError> {
-        let any_limited = !lock(&HANGING).users.is_empty();
-        if any_limited && lock(&HANGING).refuses((self.owner)(item)?) {
-            return Err(LATE);
+    /// Counts the time of a slow read against the limits of its user.
+    fn charge(&self, number: usize, took: Duration) {
+        let mut progress = lock(&self.progress);
+        let owner = progress.hung.get(number).copied();
+        let user = lock(&HANGING).spend(owner.unwrap_or(progress.current).0, took);
+        if owner.is_none() {
+            *progress.spent.entry(user).or_default() += took;
         }
-        let began = running();
-        let result = (self.read)(item);
-        let took = running().saturating_sub(began);
-        if took >= SHORT
-            && let Ok((uid, _)) = (self.owner)(item)
-        {
-            lock(&HANGING).of(uid).spent += took;
-        }
-        result
+    }
+}
+
+impl<T> Progress<T> {
+    /// Returns the owner of a process unless it must not be read.
+    fn admits(&self, owner: Owned) -> Result<Owned, ReadError> {
+        let mut all = lock(&HANGING);
+        let is_slow = |user| user != 0 && self.spent.get(&user).is_some_and(|spent| *spent >= MOST_IN_A_WALK);
+        let refused = !self.spent.is_empty() && is_slow(all.user(owner.0));
+        let refused = refused || (!all.users.is_empty() && all.refuses(owner));
+        if refused { Err(LATE) } else { Ok(owner) }
+    }
+
+    /// Returns whether the current thread does not hang, but has not been given enough time on a busy machine.
+    fn waits_for_a_cpu(&self, patience: Duration) -> bool {
+        let is_over = running().saturating_sub(self.began) >= patience * LONGER;
+        let state = |thread: &Directory| thread.parse("stat", stat::parse).map(|stat| stat.state);
+        !is_over && self.thread.as_ref().is_none_or(|thread| state(thread) == Ok(State::Running))
+    }
+}
+
+/// The thread that runs this.
+struct OwnThread {
+    directory: Option<Directory>,
+    /// How often it has waited, as opposed to being preempted.
+    waits: Option<u64>,
+}
+
+impl OwnThread {
+    fn open() -> Self {
+        let directory = Directory::open(Path::new("/proc/thread-self")).ok();
+        let mut own = Self { directory, waits: None };
+        own.has_waited();
+        own
+    }
+
+    fn handle(&self) -> Option<Directory> {
+        self.directory.as_ref()?.again().ok()
+    }
+
+    /// Returns whether the thread has waited since the last call, as far as that is known.
+    fn has_waited(&mut self) -> bool {
+        let status = self.directory.as_ref().and_then(|directory| directory.bytes("status").ok());
+        let waits = status.and_then(|status| Status::new(&status).waits());
+        std::mem::replace(&mut self.waits, waits) != waits || waits.is_none()
     }
 }
 
 impl Proc {
-    /// Reads each process with `read`, in order and by one thread. Processes that were not reached before the deadline
-    /// are missing at the end of the result.
+    /// Reads each process with `read`, by one thread, first those of users whose reads are not slow. Processes that were
+    /// not reached before the deadline are missing.
     ///
     /// # Errors
     /// If the thread's own handle cannot be created. The result of a process is a timeout if its read takes too long, if
@@ -228,8 +330,13 @@ impl Proc {
         read: impl Fn(&Self, u32) -> Result<T, ReadError> + Send + Sync + 'static,
     ) -> Result<Reads<T>, ReadError> {
         let (proc, same) = (self.again()?, self.again()?);
-        let owner = move |pid: &u32| same.process(*pid)?.owned();
+        let owner = move |pid: &u32| Ok((same.uid_of(*pid)?, u64::from(*pid)));
         let read = move |pid: &u32| read(&proc, *pid);
+        let mut pids = pids;
+        if !lock(&HANGING).users.is_empty() {
+            // Users whose processes are slow come last.
+            pids.sort_by_cached_key(|pid| self.uid_of(*pid).is_ok_and(|uid| lock(&HANGING).is_slow(uid)));
+        }
         let results = Walk::new(pids.clone(), (owner, read), (PATIENCE, until)).run();
         Ok(pids.into_iter().zip(results).collect())
     }
@@ -345,11 +452,11 @@ mod tests {
         let mut all = all_reads("");
         for pid in 0..u64::try_from(MOST).unwrap() {
             assert!(!all.refuses((4002, 100)));
-            all.of(4002).processes.insert(pid);
+            all.add(4002, pid);
         }
         assert!(all.refuses((4002, 100)), "too many reads hang");
         assert!(!all.refuses((4005, 100)));
-        all.of(4005).spent = BUDGET;
+        all.spend(4005, BUDGET);
         assert!(all.refuses((4005, 101)), "the time is used up");
         assert!(!all.refuses((0, 101)));
         all.period = Some(Deadline::after(Duration::ZERO));
@@ -357,10 +464,29 @@ mod tests {
     }
 
     #[test]
+    fn user_whose_reads_are_slow_is_not_read_again_in_a_walk() {
+        let spent = [(0, BUDGET), (4002, MOST_IN_A_WALK), (4005, SHORT)].into();
+        let (current, began) = ((0, 0), running());
+        let progress: Progress<()> = Progress {
+            found: Vec::new(),
+            current,
+            began,
+            thread: None,
+            hung: Vec::new(),
+            spent,
+            is_done: false,
+        };
+        assert_eq!(
+            [0, 4002, 4005, 4006].map(|uid| progress.admits((uid, 7)).is_ok()),
+            [true, false, true, true]
+        );
+    }
+
+    #[test]
     fn subordinate_uids_count_as_one_user() {
         let mut all = all_reads("alice:100000:65536");
         for pid in 0..u32::try_from(MOST).unwrap() {
-            all.of(100_000 + pid).processes.insert(pid.into());
+            all.add(100_000 + pid, pid.into());
         }
         assert!(all.refuses((165_535, 100)));
         assert!(!all.refuses((165_536, 100)), "another user");
@@ -371,12 +497,12 @@ mod tests {
         let mut all = all_reads("");
         for uid in 1000..1000 + u32::try_from(MOST_OF_ALL).unwrap() {
             assert!(!all.refuses((uid, 1)));
-            all.of(uid).processes.insert(uid.into());
+            all.add(uid, uid.into());
         }
         assert!(all.refuses((1000, 1)), "a user with a read that hangs");
         for uid in 2000..2000 + u32::try_from(MOST_THREADS - MOST_OF_ALL).unwrap() {
             assert!(!all.refuses((uid, 1)), "other users");
-            all.of(uid).processes.insert(uid.into());
+            all.add(uid, uid.into());
         }
         assert!(all.refuses((5000, 5000)), "too many threads");
         assert!(!all.refuses((0, 5001)));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::{ProcessKey, State, Status, redact};
-use rustix::fs::{PROC_SUPER_MAGIC, RawDir, fstat, fstatfs};
+use rustix::fs::{AtFlags, PROC_SUPER_MAGIC, RawDir, fstat, fstatfs, statat};
 use rustix::io::Errno;
 
 use crate::clock::Deadline;
@@ -45,6 +45,11 @@ impl Proc {
     /// Returns another handle.
     pub(crate) fn again(&self) -> Result<Self, ReadError> {
         Ok(Self(self.0.again()?))
+    }
+
+    /// Returns the effective uid of a process. The process cannot make that hang.
+    pub(crate) fn uid_of(&self, pid: u32) -> Result<u32, ReadError> {
+        Ok(statat(&**self, pid.to_string(), AtFlags::SYMLINK_NOFOLLOW)?.st_uid)
     }
 
     /// Opens a process.

@@ -1,11 +1,12 @@
 //! The helper's side of [`crate::denied`].
 
 use std::os::fd::OwnedFd;
+use std::thread::Builder;
 
 use rustix::fs::{Mode, PROC_SUPER_MAGIC, fstatfs, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::channel::{Request, Service};
+use crate::channel::{Request, Service, serve};
 use crate::denied::{Answer, Attributes, Read};
 use crate::directory::{Directory, FILE, ReadError};
 use crate::files;
@@ -24,11 +25,22 @@ impl Service for Reader {
         let patience = match &read {
             Read::HasOpen(_, until) => until.left(),
             Read::Open(_) | Read::Link(_) | Read::Attributes(_) => PATIENCE,
+            Read::Serve => return (serve_too(request.file), None),
         };
         let answer = request.file.ok_or(Errno::BADF.into()).and_then(|process| {
             Directory::from(process).within(patience, move |process| Ok(read_in(process, &read)?))
         });
         answer.unwrap_or_else(|error| (Answer::Error(error.errno().raw_os_error()), None))
+    }
+}
+
+/// Serves another socket, until the program closes its end.
+fn serve_too(socket: Option<OwnedFd>) -> Answer {
+    let Some(socket) = socket else { return Answer::Error(Errno::BADF.raw_os_error()) };
+    let thread = Builder::new().name("searches".to_owned());
+    match thread.spawn(move || serve(socket, &mut Reader)) {
+        Ok(_) => Answer::Serving,
+        Err(_) => Answer::Error(Errno::AGAIN.raw_os_error()),
     }
 }
 

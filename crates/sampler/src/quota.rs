@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use bailiff_ledger::{Ledger, LedgerError as Ill, UNLIMITED, Uuid};
-use bailiff_proc::{Proc, ReadError, namespace_inode};
+use bailiff_proc::{Proc, Process, ReadError, namespace_inode};
 use bailiff_snapshot::{
     BootId, Fault, Gap, Gaps, InvalidQuota, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen,
     Truth,
@@ -351,7 +351,7 @@ fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
 fn read_inside(proc: &Proc, pid: u32) -> Option<Inside> {
     let process = proc.process(pid).ok()?;
     let pid = *process.inner_pids().ok()?.last()?;
-    Some(Inside { namespace: process.pid_namespace().ok()?, pid })
+    Some(Inside { namespace: process.patiently(Process::pid_namespace).ok()?, pid })
 }
 
 /// Returns the files that a process maps with `MAP_SHARED`.

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bailiff_proc::clock::now;
+use bailiff_proc::clock::{Deadline, now};
 use bailiff_snapshot::{BootId, Fault, Gap, SourceState};
 use rustix::process::Signal;
 
@@ -26,6 +26,7 @@ use crate::slurm;
 
 /// Divisors of the deadline: the scan of all processes may take half of it, and reading quotas an eighth. All reading
 /// of `/proc` may take four fifths.
+const HOLDERS_PART: u32 = 4;
 const WALK_PART: u32 = 2;
 const QUOTA_PART: u32 = 8;
 /// Time for which a worker skips processes without GPU memory, if its predecessor hung in `/proc`.
@@ -146,7 +147,8 @@ impl Worker {
         };
         match (answer, &mut self.processes) {
             (Ok(()), Ok(processes)) => {
-                rest.processes = processes.scan(pids, now(), &mut rest.gaps);
+                let until = Deadline::after(self.settings.deadline / HOLDERS_PART);
+                rest.processes = processes.scan(pids, (now(), until), &mut rest.gaps);
                 match processes.relate(&mut rest.processes, (now(), patience), &mut rest.gaps) {
                     Ok(relatives) => rest.relatives = relatives,
                     // A missing permission affects several reads; count it once per interval.

@@ -32,6 +32,11 @@ impl<'a> Status<'a> {
         u64::from_str_radix(self.field(name)?.trim(), 16).ok()
     }
 
+    /// Returns how often the process has waited (`voluntary_ctxt_switches`).
+    pub fn waits(self) -> Option<u64> {
+        self.field("voluntary_ctxt_switches:")?.trim().parse().ok()
+    }
+
     /// Returns what `stat` would contain, with this start time and without CPU time, which are not in this file.
     pub fn stat(self, start_ticks: u64) -> Option<Stat> {
         let first = |name| self.numbers(name)?.first().copied();
@@ -51,7 +56,9 @@ impl<'a> Status<'a> {
     /// Returns the name. The kernel writes a line feed in it as `\n`, and a backslash as `\\`.
     fn name(self) -> Option<String> {
         let line = self.0.split(|byte| *byte == b'\n').next()?.strip_prefix(b"Name:\t")?;
-        Some(String::from_utf8_lossy(line).replace("\\n", "\n").replace("\\\\", "\\"))
+        let line = String::from_utf8_lossy(line);
+        let parts: Vec<String> = line.split("\\\\").map(|part| part.replace("\\n", "\n")).collect();
+        Some(parts.join("\\"))
     }
 
     fn numbers(self, name: &str) -> Option<Vec<u32>> {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_proc::Pidfd;
-use bailiff_snapshot::State::{Dead, DiskSleep, Stopped, Traced, Zombie};
+use bailiff_proc::{LATE, Pidfd};
+use bailiff_snapshot::State::{self, Dead, DiskSleep, Stopped, Traced, Zombie};
 use bailiff_snapshot::{ProcessKey, millis};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -87,7 +87,7 @@ impl<'a> Group<'a> {
             denied: None,
         };
         let expected = group.expected();
-        group.held = group.hold(&expected)?;
+        group.held = group.hold(&expected, &group.table.unread)?;
         group.let_go();
         let found = group.found();
         group.notes = guard::identify(&request.subject, &found)?;
@@ -145,7 +145,7 @@ impl<'a> Group<'a> {
         let mut expected = self.members(&self.living_keys()).find(&table);
         let stands = self.boundary.stands();
         expected.retain(|_, key| stands && !known.contains(key));
-        let new = self.hold(&expected)?;
+        let new = self.hold(&expected, &table.unread)?;
         let living = self.held.iter().filter(|held| held.handle.lives()).map(|held| held.found.clone());
         let all: Vec<Found> = living.chain(new.iter().map(|held| held.found.clone())).collect();
         if self.sent.is_empty() && !self.begun {
@@ -207,8 +207,9 @@ impl<'a> Group<'a> {
     /// Returns whether no member can start a process: all are stopped, in uninterruptible sleep, or exited.
     pub(super) fn stands_still(&self) -> bool {
         self.left().all(|held| {
-            let states = self.proc_table.threads(held.found.key().pid).unwrap_or_default();
-            states.iter().all(|state| matches!(state, Stopped | Traced | DiskSleep | Zombie | Dead))
+            let states = self.proc_table.threads(held.found.key().pid);
+            let is_still = |state: &State| matches!(state, Stopped | Traced | DiskSleep | Zombie | Dead);
+            states.is_ok_and(|states| states.iter().all(is_still))
         })
     }
 
@@ -320,7 +321,15 @@ impl<'a> Group<'a> {
     }
 
     /// Opens a pidfd of each process, then reads its identity. Omits processes that have exited or changed.
-    fn hold(&self, expected: &BTreeMap<u32, ProcessKey>) -> Result<Vec<MemberHandle>, Refusal> {
+    /// Fails if one of them was not read in time, because its identity is unknown.
+    fn hold(
+        &self,
+        expected: &BTreeMap<u32, ProcessKey>,
+        unread: &BTreeSet<u32>,
+    ) -> Result<Vec<MemberHandle>, Refusal> {
+        if let Some(pid) = expected.keys().find(|pid| unread.contains(pid)) {
+            return Err(ProcessTableError::Process(*pid, LATE).into());
+        }
         if expected.len() > self.request.limits.max_processes {
             let most = self.request.limits.max_processes;
             return Err(Refusal::refused(format!(

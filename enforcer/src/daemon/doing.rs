@@ -15,6 +15,7 @@ use crate::status;
 use bailiff_engine::engine::{Exemptions, Holds};
 use bailiff_engine::guard::Protect;
 use bailiff_engine::policy::{Action, Mode, Policy};
+use bailiff_engine::process::Program;
 use bailiff_engine::verdict::{ActionReport, Hold, Outcome, Verdict, What};
 use bailiff_engine::view::View;
 
@@ -134,8 +135,11 @@ impl Daemon {
         let line = exemptions.command_line();
         Protect(Arc::new(move |person| {
             let proc_table = Processes::open(&procfs, "");
-            let program =
-                proc_table.map(|proc_table| proc_table.runs(person.stat.key, line)).unwrap_or_default();
+            let program = match proc_table {
+                // A process that has exited exempts nothing.
+                Ok(proc_table) => proc_table.runs(person.stat.key, line)?,
+                Err(_) => Program::default(),
+            };
             exemptions.exempt(person, &program)
         }))
     }

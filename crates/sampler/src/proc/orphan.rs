@@ -33,7 +33,7 @@ pub(crate) struct Member {
     /// Whether it starts separate workloads and cannot be orphaned, such as a login or a multiplexer.
     keeps_others: bool,
     /// Container, job, pod or unit of the process's cgroup.
-    inside: Option<Arc<str>>,
+    pub(crate) inside: Option<Arc<str>>,
 }
 
 impl Member {

@@ -133,9 +133,11 @@ impl Others {
         self.short_of_time = limits.short_from.is_some_and(Deadline::passed);
         let mut found = Found { is_whole: stats.len() == listed.len(), ..Found::default() };
         let mut stale = BTreeMap::new();
-        for (listed, (pid, stat)) in listed.iter().zip(stats) {
+        for (pid, stat) in stats {
             match found.sort(pid, stat)? {
-                Some(stat) if stat.kernel_thread => self.kernel_threads_now.push(*listed),
+                Some(stat) if stat.kernel_thread => {
+                    self.kernel_threads_now.extend(listed.iter().find(|listed| listed.0 == pid));
+                }
                 Some(stat) if self.is_fresh(&stat, limits.now) => found.others.extend(self.other(stat)),
                 Some(stat) => drop(stale.insert(pid, stat)),
                 None => {}

@@ -124,6 +124,11 @@ impl Relations {
         self.unread.insert(pid, true);
     }
 
+    /// Returns whether a process was not read in time.
+    pub(crate) fn is_unread(&self, pid: u32) -> bool {
+        self.unread.contains_key(&pid)
+    }
+
     /// Removes a process that is not a holder.
     pub(crate) fn no_holder(&mut self, pid: u32) {
         self.table.remove(&pid);
@@ -223,6 +228,13 @@ impl Relations {
         Ok(())
     }
 
+    /// Returns whether a process descends from one that was not read in time.
+    fn is_below_unread(&self, entry: &Entry) -> bool {
+        let parent = |pid: &u32| self.table.get(pid).map(|entry| entry.node.ppid);
+        let mut line = std::iter::successors(Some(entry.node.ppid), parent).take(MOST_ANCESTORS);
+        line.any(|pid| self.unread.contains_key(&pid))
+    }
+
     /// Marks holders whose workload contains a process that was not read in time, or from which such a process descends.
     fn mark_unread_relatives(&self, seen: &mut BTreeMap<u32, Seen>) {
         let entries = self.unread.keys().filter_map(|pid| self.table.get(pid));
@@ -298,9 +310,13 @@ impl Relations {
     fn mark_orphans(&self, seen: &mut BTreeMap<u32, Seen>) {
         let holders = self.table.values().filter(|entry| entry.is_holder).map(|entry| &entry.member);
         let all = self.table.values().map(|entry| &entry.member);
+        let unread = self.unread.keys().filter_map(|pid| self.table.get(pid));
+        let unread: HashSet<_> = unread.filter_map(|entry| entry.member.inside.clone()).collect();
         let orphans = OrphanTable::of(all, holders, |pid| self.table.get(&pid).map(|entry| &entry.member));
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let member = self.table.get(&facts.key.pid).map(|entry| &entry.member);
+            // In a cgroup with a process that was not read in time, that is unknown.
+            let member = member.filter(|it| it.inside.as_ref().is_none_or(|inside| !unread.contains(inside)));
             facts.orphaned = facts.orphaned.or_else(|| orphans.orphaned(member?));
         }
     }
@@ -328,7 +344,7 @@ impl Relations {
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
         let mut relatives = Vec::new();
-        for other in self.found.drain(..) {
+        for other in std::mem::take(&mut self.found) {
             let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
             let (workload, below) = match (&entry.workload, entry.below) {
                 (Some(workload), Some(below)) => (workload, below),
@@ -336,7 +352,7 @@ impl Relations {
                 // contradictory cgroup would make the members of the whole node unknown.
                 (None, Some(false)) => continue,
                 // Below a process that was not read in time; its holder is marked.
-                (None, Some(true)) if !self.unread.is_empty() => continue,
+                (None, Some(true)) if self.is_below_unread(entry) => continue,
                 _ => return Err(Gap::Unreadable),
             };
             if below || held.contains(workload) {

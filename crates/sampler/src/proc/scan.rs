@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use bailiff_proc::clock::Deadline;
 use bailiff_proc::{HeldFile, LATE, Proc, Process, ReadError, Reads};
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::workload::{Home, Node, enclosure};
@@ -221,19 +222,19 @@ impl Processes {
         self.proc.check().map_err(fault)
     }
 
-    /// Reads each pid. Its value is the time since boot at which it was listed. An unreadable process is left
-    /// out, because it is unknown whether it is running.
+    /// Reads each pid. Its value is the time since boot at which it was listed. An unreadable process, or one that is not
+    /// reached before the deadline, is left out, because it is unknown whether it is running.
     pub(crate) fn scan(
         &mut self,
         pids: &BTreeMap<u32, Duration>,
-        at: Moment,
+        (at, until): (Moment, Deadline),
         gaps: &mut Gaps,
     ) -> BTreeMap<u32, Seen> {
         self.names.begin();
         self.relations.begin();
         self.freezer.begin();
         let mut seen = BTreeMap::new();
-        for (pid, read) in self.read(pids.keys().copied().collect(), at) {
+        for (pid, read) in self.read(pids.keys().copied().collect(), at, until) {
             let listed = pids.get(&pid).copied().unwrap_or_default();
             match self.one(pid, read, (at, gaps)) {
                 Ok(Seen::Found(facts)) if self.began_after(facts.key, listed) => {
@@ -245,7 +246,7 @@ impl Processes {
                 Err(gap) => gaps.count(gap),
             }
         }
-        self.known.retain(|pid, _| seen.contains_key(pid));
+        self.known.retain(|pid, _| seen.contains_key(pid) || self.relations.is_unread(*pid));
         let no_io = |seen: &Seen| matches!(seen, Seen::Found(facts) if facts.io.is_none());
         if seen.values().any(no_io) {
             gaps.count(Gap::NotPermitted);
@@ -327,12 +328,15 @@ impl Processes {
     }
 
     /// Reads each process in a thread, because its owner can make reads hang.
-    fn read(&self, pids: Vec<u32>, at: Moment) -> Reads<Raw> {
+    fn read(&self, pids: Vec<u32>, at: Moment, until: Deadline) -> Reads<Raw> {
         let held = pids.iter().filter_map(|pid| Some((*pid, self.known.get(pid)?.held(at))));
         let held: HashMap<u32, Held> = held.collect();
         let (commands, claims) = (self.commands, self.claims);
         let read = move |proc: &Proc, pid| Raw::read((proc, pid), held.get(&pid), (commands, claims));
-        self.proc.each(pids, None, read).unwrap_or_default()
+        let mut reads = self.proc.each(pids.clone(), Some(until), read).unwrap_or_default();
+        let reached: BTreeSet<u32> = reads.iter().map(|(pid, _)| *pid).collect();
+        reads.extend(pids.into_iter().filter(|pid| !reached.contains(pid)).map(|pid| (pid, Err(LATE))));
+        reads
     }
 
     fn one(
