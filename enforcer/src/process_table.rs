@@ -201,11 +201,12 @@ impl Processes {
     /// read too late is unknown.
     pub fn runs(&self, key: ProcessKey, line: CommandLine) -> Option<Program> {
         let read = move |process: &Process| {
-            let stat = process.stat()?;
-            if stat.key != key || (stat.state.ended() && !process.runs()?) {
-                return Err(ReadError::Gone);
+            process.check(key)?;
+            match process.exe() {
+                // A process that is exiting has no program any more. Of a leader that has exited, other threads may run.
+                Err(ReadError::Gone) if process.other_threads()?.next().is_none() => Err(ReadError::Gone),
+                exe => Ok(exe.ok().filter(|path| path.len() <= LONGEST_PATH)),
             }
-            Ok(process.exe().ok().filter(|path| path.len() <= LONGEST_PATH))
         };
         let opened = self.proc.process(key.pid);
         let (exe, process) = match opened.and_then(|process| Ok((process.patiently(read)?, process))) {
