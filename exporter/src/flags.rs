@@ -73,6 +73,9 @@ pub struct Flags {
     /// Mount point of the host's /proc.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub procfs: PathBuf,
+    /// Mount point of the cgroup file system. GPU memory limits of this program's cgroup are read from it.
+    #[arg(long, value_name = "PATH", default_value = "/sys/fs/cgroup")]
+    pub cgroupfs: PathBuf,
     /// Directory that contains the pods' log directories. Pod names and namespaces are read from it.
     #[arg(long, value_name = "PATH", default_value = "/var/log/pods")]
     pub pods: PathBuf,

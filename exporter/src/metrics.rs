@@ -29,6 +29,9 @@ GPU_MEMORY_RESERVED Gauge Bytes "bailiff_gpu_memory_reserved_bytes" ["gpu gpu_uu
 GPU_MEMORY_UNACCOUNTED Gauge Bytes "bailiff_gpu_memory_unaccounted_bytes" ["gpu gpu_uuid"]
     "Memory that is neither free nor reserved nor held by a listed process, in bytes."
     "Can be slightly negative, because the driver's values are read at different moments. Absent if one of the values is unknown.";
+GPU_MEMORY_UNKNOWN Info One "bailiff_gpu_memory_unknown_info" ["gpu gpu_uuid reason"]
+    "Reason why the driver's memory values of the GPU are not published."
+    "own_cgroup_limited: the exporter's cgroup, or one above it, has a GPU memory limit, and the driver reports the limit as the GPU's memory; own_cgroup_unknown: the driver (615 or newer) supports such limits, and the limit of the exporter's cgroup cannot be read. The memory of processes is still published. bailiff doctor prints the fix. Absent otherwise.";
 GPU_MEMORY_UNRELEASED Gauge Bytes "bailiff_gpu_memory_unreleased_bytes" ["gpu gpu_uuid"]
     "Memory that was not released after its holders exited, in bytes."
     "The increase in unaccounted memory since a holder exited, limited to the memory of that holder, and reported until the memory is released. 0 if less than 16 MiB is missing, or if this exporter did not observe the holder's exit. Absent if it cannot be determined: bailiff_gpu_memory_unreleased_unknown_info contains the reason.";

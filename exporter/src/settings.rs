@@ -104,6 +104,7 @@ impl TryFrom<Flags> for Settings {
             sampler: SamplerSettings {
                 nvml_library: flags.nvml_library,
                 procfs: flags.procfs,
+                cgroupfs: flags.cgroupfs,
                 pods: flags.pods,
                 quotas: Some(flags.quota_dir),
                 slurm: Some(flags.slurm_dir),

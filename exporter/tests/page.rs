@@ -129,8 +129,9 @@ fn daemons_of_one_directory_have_one_series() {
 #[test]
 fn what_the_driver_does_not_say_is_absent() {
     let page = page(&walk([motley(1), motley(2)]));
-    let why = "bailiff_gpu_memory_unreleased_unknown_info";
-    assert_eq!(with(&page, "gpu", "1"), BTreeSet::from(["bailiff_gpu_info", "bailiff_gpu_up", why]));
+    let [why, memory] = ["bailiff_gpu_memory_unreleased_unknown_info", "bailiff_gpu_memory_unknown_info"];
+    assert_eq!(with(&page, "gpu", "1"), BTreeSet::from(["bailiff_gpu_info", "bailiff_gpu_up", why, memory]));
+    assert_eq!(page.value(memory, &[("gpu", "1"), ("reason", "own_cgroup_limited")]), Some(1.0));
     assert_eq!(page.value(why, &[("gpu", "1"), ("reason", "memory_unknown")]), Some(1.0));
     assert_eq!(page.value("bailiff_process_parent_info", &[("pid", "46"), ("parent", "1")]), Some(1.0));
     let first = walk([small(1)]);

@@ -47,7 +47,10 @@ const MASKED: [&str; 17] = [
 fn procfs() -> Procfs {
     let job = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n";
     let pod = format!("0::/kubepods.slice/kubepods-pod{POD}.slice/cri-containerd-{CONTAINER}.scope\n");
-    Procfs::new()
+    let procfs = Procfs::new();
+    procfs.write("self/cgroup", "0::/\n");
+    procfs.write("cgroup/cgroup.controllers", "");
+    procfs
         .with(&Process { cgroup: job.into(), ..Process::new(4100) })
         .with(&Process { cgroup: pod, comm: "vllm".into(), ..Process::new(4101) })
         .with(&Process { cgroup: "0::/system.slice/jupyter.service\n".into(), ..Process::new(4102) })
@@ -62,7 +65,7 @@ fn command(scenario: &Scenario, procfs: &Procfs) -> Command {
     let pods = procfs.path().join("pods");
     fs::create_dir_all(pods.join(format!("ml_serve-0_{}", POD.replace('_', "-")))).unwrap();
     command.args(["--once", "--interval", "700ms", "--deadline", "1s", "--procfs"]).arg(procfs.path());
-    command.arg("--pods").arg(pods);
+    command.arg("--pods").arg(pods).arg("--cgroupfs").arg(procfs.path().join("cgroup"));
     command
 }
 
@@ -143,6 +146,11 @@ fn lost() {
 #[test]
 fn hung() {
     check("hung");
+}
+
+#[test]
+fn driver_release_615() {
+    check("r615");
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod nested_cgroups;
 mod nvml_clients;
 mod on_hold;
 mod outages;
+mod own_cgroup;
 mod packages;
 mod pick;
 mod privileged_process;

@@ -15,6 +15,7 @@ use std::process::Command;
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::page::Page;
+use end_to_end::procfs::Procfs;
 use end_to_end::programs;
 use serde_json::Value;
 
@@ -78,6 +79,17 @@ fn compare_processes(page: &Page, unit: &Value) -> usize {
     exported.len()
 }
 
+/// Compares whether the driver reports a hard limit of a cgroup with whether the memory is unknown for it.
+fn compare_memory_limit(page: &Page, gpu: &Value) {
+    let reason = page.label(
+        "bailiff_gpu_memory_unknown_info",
+        &[("gpu_uuid", gpu["uuid"].as_str().unwrap())],
+        "reason",
+    );
+    let expected = gpu["memory_limit"]["hard"].is_u64().then_some("own_cgroup_limited");
+    assert_eq!(reason.as_deref(), expected, "{gpu:#}");
+}
+
 fn samples(gpu: &Value) -> &[Value] {
     gpu["samples"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
@@ -114,22 +126,39 @@ fn sampled_page(exporter: &Exporter, reported: &Value) -> Page {
 }
 
 fn agree(scenario_name: &str) -> (usize, usize) {
+    agree_with(scenario_name, &[])
+}
+
+fn agree_with(scenario_name: &str, flags: &[&str]) -> (usize, usize) {
     let scenario = Scenario::named(scenario_name);
     let reported = clients(&scenario);
     assert_eq!(reported["disagreements"].as_array().map(Vec::len), Some(0));
     // A tick must span at least one sampling period of the fake driver.
-    let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
+    let exporter = Exporter::start(&scenario, &[&["--interval", "500ms"], flags].concat());
     let page = sampled_page(&exporter, &reported);
     let (mut processes, mut samples) = (0, 0);
     for gpu in reported["gpus"].as_array().unwrap().iter().filter(|gpu| gpu["uuid"].is_string()) {
         if !gpu["memory_v2"]["error"].is_null() {
             continue;
         }
-        compare_memory(&page, gpu);
+        if gpu["memory_limit"]["hard"].is_null() {
+            compare_memory(&page, gpu);
+        }
         processes += units(gpu).into_iter().map(|unit| compare_processes(&page, unit)).sum::<usize>();
         samples += compare_utilization(&page, gpu);
+        compare_memory_limit(&page, gpu);
     }
     (processes, samples)
+}
+
+#[test]
+fn nvidia_header_has_the_layouts_that_the_sampler_uses() {
+    let source = programs::root().join("tests/fixtures/nvml_abi.c");
+    let header = programs::python_packages().join("nvidia/cu13/include");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-Wall", "-Werror", "-fsyntax-only", "-I"]).arg(header).arg(source);
+    let output = compiler.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -149,6 +178,16 @@ fn lost_graphics_and_none() {
     assert_eq!(agree("lost").0, 2);
     assert_eq!(agree("graphics").0, 4);
     assert_eq!(agree("none"), (0, 0));
+}
+
+#[test]
+fn release_615() {
+    let procfs = Procfs::new();
+    procfs.write("self/cgroup", "0::/\n");
+    procfs.write("cgroup/cgroup.controllers", "");
+    let (proc, cgroups) = (procfs.path(), procfs.path().join("cgroup"));
+    let flags = ["--procfs", proc.to_str().unwrap(), "--cgroupfs", cgroups.to_str().unwrap()];
+    assert_eq!(agree_with("r615", &flags), (2, 0));
 }
 
 #[test]

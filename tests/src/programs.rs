@@ -1,6 +1,7 @@
 //! Paths of the programs under test.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Returns the workspace's root.
 pub fn root() -> PathBuf {
@@ -45,6 +46,18 @@ pub fn python() -> PathBuf {
     let python = root().join("target/venv/bin/python");
     assert!(python.exists(), "no target/venv: run `tests/setup python`");
     python
+}
+
+/// Returns the directory of the Python packages in `target/venv`.
+///
+/// # Panics
+/// If they are not installed.
+pub fn python_packages() -> PathBuf {
+    let output = Command::new(python())
+        .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
+        .output();
+    let output = output.expect("python starts");
+    String::from_utf8(output.stdout).expect("a path").trim().into()
 }
 
 /// Returns a program in `target/tools`, or the system's program.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bailiff_proc::Proc;
 use bailiff_sampler::{Launcher, SamplerSettings, Supervisor};
-use bailiff_snapshot::{Driver, Fault, Sample, Source};
+use bailiff_snapshot::{Driver, Fault, MemoryUnknown, Sample, Source};
 
 use super::Doctor;
 use super::check::Check;
@@ -144,6 +144,10 @@ fn gpus(report: &DriverReport) -> Vec<Check> {
         let hint = "check dmesg | grep -i xid; drain the GPU, then reset it (nvidia-smi -r) or reboot";
         checks.push(Check::fail(NAME, text, hint));
     }
+    for gpu in gpus() {
+        let Some(why) = gpu.memory_unknown else { continue };
+        checks.push(own_cgroup(&gpu.about.index, why, "this command"));
+    }
     let (all, answering) = (gpus().count(), gpus().filter(|gpu| gpu.fault.is_none()).count());
     if all == 0 {
         let hint = "check lspci | grep -i nvidia; for a container, use docker run --gpus all";
@@ -153,6 +157,11 @@ fn gpus(report: &DriverReport) -> Vec<Check> {
         checks.push(Check::ok(NAME, format!("{answering} of {all} respond: {}", joined(names, ", "))));
     }
     checks
+}
+
+/// Returns the check of a GPU whose memory is unknown because of a program's cgroup.
+pub(super) fn own_cgroup(gpu: &str, why: MemoryUnknown, program: &str) -> Check {
+    Check::warn("gpu memory", format!("GPU {gpu}: unknown to {program}: {}", why.words()), why.fix())
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use bailiff_snapshot::PidNamespace;
 use bailiff_snapshot::wire::Snapshot;
+use bailiff_snapshot::{PidNamespace, Word};
 
 use super::Doctor;
 use super::check::Check;
+use super::driver::own_cgroup;
 use crate::info::{age, is_stale};
 use crate::stream::{self, StreamError};
 
@@ -63,6 +64,10 @@ fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
             hint,
         ));
     }
+    for gpu in &snapshot.gpus {
+        let why = gpu.memory_unknown.as_ref().and_then(Word::known);
+        checks.extend(why.map(|why| own_cgroup(&gpu.index, why, "the exporter")));
+    }
     let unread = |process: &&bailiff_snapshot::wire::Process| {
         process.facts.as_ref().is_some_and(|facts| facts.io_bytes.is_none())
     };
@@ -80,7 +85,9 @@ fn of_snapshot(snapshot: &Snapshot, age: Duration) -> Vec<Check> {
 
 #[cfg(test)]
 mod tests {
-    use snapshot_fixtures::stream::{facts, process, snapshot, source};
+    use bailiff_snapshot::MemoryUnknown;
+    use bailiff_snapshot::wire::Gpu;
+    use snapshot_fixtures::stream::{facts, gpu, process, snapshot, source};
 
     use super::super::check::State;
     use super::*;
@@ -98,6 +105,10 @@ mod tests {
         assert_eq!(states(&down, 0), [State::Ok, State::Fail]);
         let other = Snapshot { pid_namespace: PidNamespace::Other.into(), ..complete() };
         assert_eq!(states(&other, 0), [State::Ok, State::Fail]);
+        let limited =
+            Gpu { memory_unknown: Some(MemoryUnknown::OwnCgroupLimited.into()), ..gpu("0", vec![]) };
+        let limited = of_snapshot(&Snapshot { gpus: vec![limited], ..complete() }, Duration::ZERO);
+        assert!(limited[1].state == State::Warn && limited[1].hint.is_some(), "{limited:?}");
         let unreadable = Snapshot { processes: vec![process(1, 1, facts("x"))], ..complete() };
         assert_eq!(states(&unreadable, 0), [State::Ok, State::Warn]);
     }

@@ -109,6 +109,7 @@ fn remarks(gpu: &GpuReport, style: &Style) -> Vec<String> {
         }),
     ];
     let warnings = [
+        gpu.memory_unknown().map(|why| format!("memory unknown: {why}; see `bailiff doctor`")),
         unlisted.then(|| "the driver does not list its processes".to_owned()),
         unattributed
             .and_then(|bytes| held(u64::try_from(bytes).ok(), "not held by any listed process; see --who")),

@@ -246,6 +246,7 @@ mod tests {
             fault: None,
             mig: false,
             instances: None,
+            memory_unknown: None,
             memory: Some(memory),
             utilization: None,
             compute_mode: None,

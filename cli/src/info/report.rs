@@ -6,8 +6,8 @@ use std::time::Duration;
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
 use bailiff_snapshot::{
-    ComputeMode, DeviceProcess, DeviceProcesses, Fault, PidNamespace, Role, State, Stuck, Why, Word, millis,
-    wire,
+    ComputeMode, DeviceProcess, DeviceProcesses, Fault, MemoryUnknown, PidNamespace, Role, State, Stuck, Why,
+    Word, millis, wire,
 };
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
@@ -68,6 +68,8 @@ pub(crate) struct GpuReport {
     /// Number of MIG instances of the GPU; processes are listed under the instances.
     pub(crate) instances: Option<u64>,
     pub(crate) memory: Option<Memory>,
+    /// Why the driver's memory figures are not used.
+    pub(crate) memory_unknown: Option<Word<MemoryUnknown>>,
     /// Utilization in percent.
     pub(crate) utilization: Option<u32>,
     pub(crate) compute_mode: Option<Word<ComputeMode>>,
@@ -242,12 +244,18 @@ impl GpuReport {
             mig: gpu.mig,
             instances: gpu.instances,
             memory: gpu.memory.as_ref().map(|memory| Memory::of(memory, holders.as_deref())),
+            memory_unknown: gpu.memory_unknown.clone(),
             utilization: gpu.utilization,
             compute_mode: gpu.compute_mode.clone(),
             lease: host.pool.gpu(gpu),
             holders,
             device_processes: None,
         }
+    }
+
+    /// Returns why the memory is unknown, if the cgroup of the sampling program is the cause.
+    pub(crate) fn memory_unknown(&self) -> Option<&'static str> {
+        Some(self.memory_unknown.as_ref()?.known()?.words())
     }
 
     fn has_name(&self, name: &str) -> bool {

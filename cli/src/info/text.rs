@@ -73,7 +73,10 @@ pub(crate) fn head(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<S
 }
 
 fn memory_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
-    let Some(memory) = &gpu.memory else { return Vec::new() };
+    let Some(memory) = &gpu.memory else {
+        let why = gpu.memory_unknown().map(|why| wrapped_pair("memory unknown", why, style, Tone::Warn));
+        return why.unwrap_or_default();
+    };
     let known = |part: Option<u64>| or_unknown(part, |bytes| style.units.size(bytes));
     let mut lines = vec![pair("memory reserved", &known(memory.observed.reserved))];
     if gpu.instances.is_some() {

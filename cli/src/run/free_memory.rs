@@ -63,6 +63,14 @@ impl FreeMemory {
         let mut renewed = Instant::now();
         let mut reported = false;
         while let Some(why) = self.shortage(gpu_sampler.sample()?, visible) {
+            // The driver reports the limit of this command's cgroup as the GPU's memory.
+            let limited = |now: &Snapshot| {
+                let mut gpus = now.gpus.iter().filter(|gpu| visible.sees(&gpu.about));
+                gpus.find_map(|gpu| gpu.memory_unknown)
+            };
+            if let Some(unknown) = gpu_sampler.newest().and_then(limited) {
+                return Err(Failure::unavailable(format!("{why}: {}", unknown.words())));
+            }
             let now = Instant::now();
             // While the driver is still being opened, free memory is not known yet.
             if self.nonblock && !gpu_sampler.is_starting() {

@@ -12,6 +12,7 @@ pub mod launcher;
 mod message;
 mod mps;
 mod nvml;
+mod own_cgroup;
 mod proc;
 mod quota;
 mod sample_builder;

@@ -12,6 +12,8 @@ pub struct SamplerSettings {
     pub nvml_library: Option<PathBuf>,
     /// Path of `/proc`, or of a fake one.
     pub procfs: PathBuf,
+    /// Mount point of the cgroup file system.
+    pub cgroupfs: PathBuf,
     /// Directory with the pods' log directories, whose names identify the pods.
     pub pods: PathBuf,
     /// Directory of quota files; `None` to skip them.
@@ -82,6 +84,7 @@ impl Default for SamplerSettings {
         Self {
             nvml_library: None,
             procfs: "/proc".into(),
+            cgroupfs: "/sys/fs/cgroup".into(),
             pods: "/var/log/pods".into(),
             quotas: None,
             slurm: None,

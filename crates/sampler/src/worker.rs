@@ -19,6 +19,7 @@ use crate::launcher;
 use crate::message::{Request, Rest, WorkerMessage};
 use crate::mps;
 use crate::nvml::{Context, Gpus};
+use crate::own_cgroup::OwnCgroup;
 use crate::proc::Processes;
 use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Mps, SamplerSettings};
@@ -99,10 +100,13 @@ impl Worker {
         // Time since boot at which each pid was listed. A process that started later has only reused the pid.
         let mut pids: BTreeMap<u32, Duration> = request.also.iter().map(|pid| (*pid, now().boot)).collect();
         let mut unattributed = false;
+        let own_cgroup = OwnCgroup::read(&self.settings);
         for index in (0..count).filter(|index| !request.skip.contains(index)) {
             say(&mut self.socket, &WorkerMessage::Reading { index, count })?;
             let lookback = self.settings.lookback.max(self.settings.interval * 2);
-            let samples = self.gpus.read(index, Context { lookback, gaps: &mut rest.gaps });
+            let context =
+                Context { lookback, own_cgroup: &own_cgroup, memory_unknown: None, gaps: &mut rest.gaps };
+            let samples = self.gpus.read(index, context);
             let listed = now().boot;
             for gpu in &samples {
                 for entry in gpu.entries.iter().flatten().filter(|entry| entry.pid != 0) {

@@ -145,6 +145,7 @@ impl Join<'_> {
             about: sample.about,
             fault: sample.fault,
             memory: sample.memory,
+            memory_unknown: sample.memory_unknown,
             telemetry: sample.telemetry,
             holders,
             xids,

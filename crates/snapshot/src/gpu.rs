@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Fault, Memory, Reading};
+use crate::{Fault, Memory, MemoryUnknown, Reading};
 
 /// UUID of a GPU or MIG device: its only name that stays the same after a reboot or a renumbering.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -140,6 +140,8 @@ pub struct GpuSample {
     pub fault: Option<Fault>,
     /// Memory use of the device.
     pub memory: Option<Memory>,
+    /// Why the driver's memory figures are not used; `memory` is then `None`.
+    pub memory_unknown: Option<MemoryUnknown>,
     /// Power, clocks and other readings.
     pub telemetry: Telemetry,
     /// Processes listed by the driver; `None` if the list could not be read.
@@ -159,6 +161,7 @@ impl GpuSample {
             about,
             fault: Some(fault),
             memory: None,
+            memory_unknown: None,
             telemetry: Telemetry::default(),
             entries: None,
             instances: None,

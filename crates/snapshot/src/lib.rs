@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), forbid(clippy::disallowed_methods))]
 
 mod between;
+pub mod dmem;
 pub mod freezer;
 pub mod gap;
 pub mod gpu;
@@ -44,7 +45,7 @@ pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey, millis};
 pub use label::{Label, Word};
 pub use lease::{Claim, GpuState, Held, Leases, PoolGpu};
 pub use lost::{LastListed, LostGpu};
-pub use memory::{Memory, Parts};
+pub use memory::{Memory, MemoryUnknown, Parts};
 pub use mps::{Mps, MpsAnswer, MpsDaemon, MpsFault, MpsFile, MpsLog, MpsRejection, MpsServer, MpsStatus};
 pub use place::Place;
 pub use process::{Facts, Io, Relative, Role, Seen, State};

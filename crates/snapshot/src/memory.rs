@@ -15,6 +15,43 @@ pub struct Memory {
     pub reserved: Option<u64>,
 }
 
+crate::label_values! {
+/// Why the driver's memory figures of a GPU are not used.
+pub enum MemoryUnknown {
+    /// The cgroup of the sampling program has a GPU memory limit, which the driver reports as the GPU's memory.
+    OwnCgroupLimited = "own_cgroup_limited",
+    /// The driver can limit GPU memory by cgroup, and the limit of the sampling program's cgroup cannot be read.
+    OwnCgroupUnknown = "own_cgroup_unknown",
+}
+}
+
+impl MemoryUnknown {
+    /// Returns the reason as text.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::OwnCgroupLimited => {
+                "the sampling program's cgroup has a GPU memory limit, which the driver reports as the GPU's memory"
+            }
+            Self::OwnCgroupUnknown => {
+                "the sampling program's cgroup may have a GPU memory limit, which cannot be read"
+            }
+        }
+    }
+
+    /// Returns how to fix it.
+    pub const fn fix(self) -> &'static str {
+        match self {
+            Self::OwnCgroupLimited => {
+                "run the program in a cgroup without a limit: find the limit with nvidia-smi memory-limits --get -n \
+                /sys/fs/cgroup/PATH -i GPU, where PATH is from /proc/PID/cgroup"
+            }
+            Self::OwnCgroupUnknown => {
+                "make /proc/self/cgroup and /sys/fs/cgroup readable; in a container, mount /sys/fs/cgroup read-only"
+            }
+        }
+    }
+}
+
 /// Breakdown: `total = free + reserved + holders + dead_pids + other_namespaces + unaccounted`, exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {

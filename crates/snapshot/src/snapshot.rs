@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::lease::Names;
 use crate::utilization::Window;
 use crate::{
-    About, BootId, DeviceProcesses, Driver, Facts, Fault, Gaps, Holder, Leases, LostGpu, Memory, Moment, Mps,
-    Parts, PidNamespace, Process, ProcessId, Quota, QuotaGpu, Reading, Relative, SlurmNode, Source,
-    SourceState, Stuck, Telemetry, Truth, Unreleased, Why,
+    About, BootId, DeviceProcesses, Driver, Facts, Fault, Gaps, Holder, Leases, LostGpu, Memory,
+    MemoryUnknown, Moment, Mps, Parts, PidNamespace, Process, ProcessId, Quota, QuotaGpu, Reading, Relative,
+    SlurmNode, Source, SourceState, Stuck, Telemetry, Truth, Unreleased, Why,
 };
 
 /// State of a node in one interval.
@@ -69,6 +69,8 @@ pub struct Gpu {
     pub fault: Option<Fault>,
     /// Memory use of the device.
     pub memory: Option<Memory>,
+    /// Why the driver's memory figures are not used; `memory` is then `None`.
+    pub memory_unknown: Option<MemoryUnknown>,
     /// Breakdown of the memory; `None` if a part is unknown.
     pub parts: Option<Parts>,
     /// Power, clocks and other readings.

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use crate::{
-    Claim, ComputeMode, DeviceProcesses, Fault, Leases, LostGpu, Mps, PidNamespace, Place, ProcessKey, Quota,
-    Role, SlurmNode, State, Stuck, Why, Word,
+    Claim, ComputeMode, DeviceProcesses, Fault, Leases, LostGpu, MemoryUnknown, Mps, PidNamespace, Place,
+    ProcessKey, Quota, Role, SlurmNode, State, Stuck, Why, Word,
 };
 
 /// Version that is written, and the only one that is accepted.
@@ -146,6 +146,8 @@ pub struct Gpu {
     pub mig: bool,
     /// Memory in bytes.
     pub memory: Option<Memory>,
+    /// Why the driver's memory figures are not used.
+    pub memory_unknown: Option<Word<MemoryUnknown>>,
     /// Utilization of the device, in percent.
     pub utilization: Option<u32>,
     /// Which processes may create a context.

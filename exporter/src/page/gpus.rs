@@ -50,6 +50,9 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     page.rows(&metrics::GPU_UP, &all, |gpu| Some(gpu.fault.is_none()));
     page.rows_as((&metrics::GPU_FAULT_INFO, "reason"), &all, |gpu| Some((gpu.fault?.name(), PRESENT)));
     page.columns(&MEMORY, &up);
+    page.rows_as((&metrics::GPU_MEMORY_UNKNOWN, "reason"), &up, |gpu| {
+        Some((gpu.memory_unknown?.name(), PRESENT))
+    });
     page.rows(&metrics::GPU_MEMORY_UNRELEASED, &up, |gpu| gpu.unreleased.bytes().ok());
     page.rows_as((&metrics::GPU_MEMORY_UNRELEASED_UNKNOWN, "reason"), &up, |gpu| {
         // In MIG mode only the instances have a reason.

@@ -70,7 +70,7 @@ fn figure(name: &'static str, value: Result<String, &str>, html: &mut Html) {
 
 fn memory(gpu: &Gpu, snapshot: &Snapshot, html: &mut Html) {
     let Some(memory) = gpu.memory.filter(|memory| memory.total > 0) else {
-        return figure("Memory", Err(reasons::figure(gpu)), html);
+        return figure("Memory", Err(reasons::memory(gpu)), html);
     };
     let (used, total) = (Bytes(memory.used.into()), Bytes(memory.total.into()));
     figure("Used", Ok(format!("{used} of {total}")), html);

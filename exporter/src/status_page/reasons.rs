@@ -1,6 +1,6 @@
 //! Reasons why a value is unknown, as shown on the status page. Pure.
 
-use bailiff_snapshot::{Fault, Gpu, InvalidQuota, Process, Snapshot, State, Why};
+use bailiff_snapshot::{Fault, Gpu, InvalidQuota, MemoryUnknown, Process, Snapshot, State, Why};
 
 /// Returns why a source or a GPU did not respond.
 pub(super) fn fault(fault: Fault) -> &'static str {
@@ -57,6 +57,11 @@ pub(super) fn nameless(process: Option<&Process>) -> &'static str {
         Some(State::Hidden) => "/proc hides it",
         _ => "not readable in /proc",
     }
+}
+
+/// Returns why the memory of a GPU is unknown.
+pub(super) fn memory(gpu: &Gpu) -> &'static str {
+    gpu.memory_unknown.map_or_else(|| figure(gpu), MemoryUnknown::words)
 }
 
 /// Returns why the parts of a GPU's memory are unknown.

@@ -11,9 +11,9 @@ use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::slurm::{AllocatedGpu, HookRuns, JobRecord};
 use bailiff_snapshot::{
     About, Answer, ComputeMode, DeviceProcess, DeviceProcesses, Driver, Engines, Entry, Facts, Fault, Gap,
-    GpuId, GpuSample, GpuState, Held, InvalidQuota, Io, Kinds, Leases, Memory, MigIds, Place, PoolGpu,
-    ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample, Seen, SlurmSample, Source, SourceState,
-    State, Telemetry, Truth, UtilSample,
+    GpuId, GpuSample, GpuState, Held, InvalidQuota, Io, Kinds, Leases, Memory, MemoryUnknown, MigIds, Place,
+    PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample, Seen, SlurmSample, Source,
+    SourceState, State, Telemetry, Truth, UtilSample,
 };
 use snapshot_fixtures::sample::{self as fixtures, reading};
 #[allow(unused_imports, reason = "no test uses all of it")]
@@ -137,6 +137,7 @@ pub(crate) fn motley(seq: u64) -> Sample {
     busy.xids = vec![13, 79];
     let unknown = GpuSample {
         memory: None,
+        memory_unknown: Some(MemoryUnknown::OwnCgroupLimited),
         telemetry: Telemetry::default(),
         entries: None,
         reading: Reading::default(),

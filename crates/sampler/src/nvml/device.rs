@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use bailiff_snapshot::dmem::pci_address;
 use bailiff_snapshot::{
-    About, ComputeMode, Entry, Gap, Gaps, GpuId, GpuSample, Memory, MigIds, Reading, Telemetry,
+    About, ComputeMode, Entry, Gap, Gaps, GpuId, GpuSample, Memory, MemoryUnknown, MigIds, Reading, Telemetry,
 };
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode as Mode, TemperatureSensor};
@@ -11,6 +12,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::plausible::{self, Figure, Most};
 use super::{Context, evidence, lists, not_offered, raw};
+use crate::own_cgroup::OwnCgroup;
 
 /// Reads the properties that do not change.
 pub(super) fn about(device: &Device<'_>, index: &str) -> About {
@@ -44,9 +46,13 @@ pub(super) fn read(
     context: &mut Context<'_>,
 ) -> Result<GpuSample, NvmlError> {
     let telemetry = telemetry(device, context.gaps)?;
-    let answers = memory(device, context.gaps)?;
-    let memory = plausible::memory(answers, context.gaps);
     let whole = about.mig.is_none();
+    let answers = memory(device, context.gaps)?;
+    if whole {
+        context.memory_unknown = memory_unknown(device, (about, answers), context.own_cgroup)?;
+    }
+    let answers = answers.filter(|_| context.memory_unknown.is_none());
+    let memory = plausible::memory(answers, context.gaps);
     let (entries, reading) = match device.mig_mode() {
         // With MIG on, instances list the processes. The GPU's list repeats them and may need privileges.
         Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
@@ -68,6 +74,7 @@ pub(super) fn read(
         about: About::default(),
         fault: None,
         memory,
+        memory_unknown: context.memory_unknown,
         telemetry,
         entries,
         instances: None,
@@ -100,6 +107,30 @@ fn memory(device: &Device<'_>, gaps: &mut Gaps) -> Result<Option<Memory>, NvmlEr
         memory => memory,
     };
     gap(memory, Gap::Memory, gaps)
+}
+
+/// Returns why the driver's memory figures of a GPU may be those of a limit.
+fn memory_unknown(
+    device: &Device<'_>,
+    (about, memory): (&About, Option<Memory>),
+    own: &OwnCgroup,
+) -> Result<Option<MemoryUnknown>, NvmlError> {
+    let address = about.pci_bus_id.as_deref().and_then(pci_address);
+    match address.and_then(|gpu| own.is_limited(gpu, memory.map(|memory| memory.total))) {
+        Some(is_limited) => return Ok(is_limited.then_some(MemoryUnknown::OwnCgroupLimited)),
+        None if own.is_version_1 => return Ok(None),
+        None => {}
+    }
+    // Without a path, the call only shows whether this driver has limits.
+    let limit = raw::hard_memory_limit(device, own.path.as_deref().unwrap_or(c"/"));
+    match (limit, own.path.is_some()) {
+        (Err(NvmlError::GpuLost), _) => Err(NvmlError::GpuLost),
+        (Err(NvmlError::FunctionNotFound), _) => Ok(None),
+        // Without a limit, drivers return NOT_FOUND or NOT_SUPPORTED.
+        (Ok(u64::MAX) | Err(NvmlError::NotFound | NvmlError::NotSupported), true) => Ok(None),
+        (Ok(_), true) => Ok(Some(MemoryUnknown::OwnCgroupLimited)),
+        _ => Ok(Some(MemoryUnknown::OwnCgroupUnknown)),
+    }
 }
 
 fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlError> {

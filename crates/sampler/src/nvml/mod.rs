@@ -12,12 +12,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_snapshot::{About, Driver, Fault, Gap, Gaps, GpuId, GpuSample};
+use bailiff_snapshot::{About, Driver, Fault, Gap, Gaps, GpuId, GpuSample, MemoryUnknown};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use events::Events;
 use evidence::Stamps;
+
+use crate::own_cgroup::OwnCgroup;
 
 /// The open driver.
 pub(crate) struct Gpus {
@@ -43,6 +45,9 @@ struct Device {
 /// Inputs of a read, and the counters of its gaps.
 pub(crate) struct Context<'a> {
     pub(crate) lookback: Duration,
+    pub(crate) own_cgroup: &'a OwnCgroup,
+    /// Why the memory of the GPU is unknown. Applies to its MIG instances, for which the driver does not report limits.
+    pub(crate) memory_unknown: Option<MemoryUnknown>,
     pub(crate) gaps: &'a mut Gaps,
 }
 

@@ -6,7 +6,8 @@
 //! buffer. Here the buffer fits the largest known entry and is filled with a pattern, so that the size of an
 //! entry can be measured by how far the driver wrote.
 
-use std::ffi::c_uint;
+use std::ffi::{CStr, c_char, c_uint};
+use std::mem::offset_of;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -207,6 +208,33 @@ pub(super) fn memory_version_1(device: &Device<'_>) -> Result<(u64, u64, u64), N
     // SAFETY: the call writes one `nvmlMemory_t`.
     nvml_try(unsafe { call(device.handle(), &raw mut memory) })?;
     Ok((memory.total, memory.free, memory.used))
+}
+
+/// `nvmlGetMemoryLimits_v1_t` of drivers from 615.
+#[repr(C)]
+struct MemoryLimits {
+    cgroup: *const c_char,
+    soft: u64,
+    hard: u64,
+    used: u64,
+}
+
+const _: () = {
+    assert!(size_of::<MemoryLimits>() == 32 && offset_of!(MemoryLimits, soft) == 8);
+    assert!(offset_of!(MemoryLimits, hard) == 16 && offset_of!(MemoryLimits, used) == 24);
+};
+
+/// Returns the hard limit of a cgroup's memory on a GPU, `u64::MAX` for no limit.
+pub(super) fn hard_memory_limit(device: &Device<'_>, cgroup: &CStr) -> Result<u64, NvmlError> {
+    type Call = unsafe extern "C" fn(nvmlDevice_t, *mut MemoryLimits) -> nvmlReturn_t;
+    // SAFETY: this is the signature in nvml.h.
+    let call = unsafe { device.nvml().lib().__library.get::<Call>(b"nvmlDeviceGetMemoryLimits_v1\0") };
+    let call = call.map_err(|_| NvmlError::FunctionNotFound)?;
+    // What the driver does not write is no limit.
+    let mut limits = MemoryLimits { cgroup: cgroup.as_ptr(), soft: 0, hard: u64::MAX, used: 0 };
+    // SAFETY: the call reads the path and writes the other fields.
+    nvml_try(unsafe { call(device.handle(), &raw mut limits) })?;
+    Ok(limits.hard)
 }
 
 /// Returns the GPU instance id and the compute instance id of a MIG device.

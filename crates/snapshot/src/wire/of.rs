@@ -64,6 +64,7 @@ impl Gpu {
                 unaccounted: gpu.parts.map(|parts| parts.unaccounted),
                 unreleased: gpu.unreleased.bytes().ok(),
             }),
+            memory_unknown: gpu.memory_unknown.map(Word::Known),
             utilization: gpu.telemetry.utilization,
             compute_mode: gpu.telemetry.compute_mode.map(Word::Known),
             listed: gpu.listed,

@@ -3,6 +3,7 @@
 use super::number;
 use crate::value::Value;
 use crate::view::{Target, View};
+use bailiff_snapshot::MemoryUnknown;
 use bailiff_snapshot::wire::Memory;
 
 pub(super) fn unlisted_processes(target: &Target, view: &View) -> Value {
@@ -30,5 +31,7 @@ pub(super) fn memory<T: Into<i128>>(
     part: fn(&Memory) -> Option<T>,
     why: &'static str,
 ) -> Value {
-    number(view.gpu_of(target).and_then(|gpu| part(gpu.memory.as_ref()?)), why)
+    let gpu = view.gpu_of(target);
+    let cgroup = gpu.and_then(|gpu| gpu.memory_unknown.as_ref()?.known());
+    number(gpu.and_then(|gpu| part(gpu.memory.as_ref()?)), cgroup.map_or(why, MemoryUnknown::words))
 }

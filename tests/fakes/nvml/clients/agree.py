@@ -79,6 +79,7 @@ def binding_gpu(index, last_seen):
     gpu = {
         "index": index,
         **unit(handle),
+        "memory_limit": memory_limit(handle),
         "compute_mode": answer(pynvml.nvmlDeviceGetComputeMode, handle),
         "mig_mode": mode if refused(mode) else mode[0],
         "rates": rates(handle),
@@ -123,6 +124,17 @@ def memory(handle, version):
         return info
     fields = ["total", "free", "used"] + (["reserved"] if version else [])
     return {field: getattr(info, field) for field in fields}
+
+
+def memory_limit(handle):
+    """Reads the limit of the cgroup file system's root, which every cgroup without a limit of its own has."""
+    limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
+    limits.nameSpace = b"/sys/fs/cgroup"
+    found = answer(pynvml.nvmlDeviceGetMemoryLimits_v1, handle, limits)
+    if refused(found):
+        return found
+    unlimited = limits.hardLimit == 2**64 - 1
+    return {"soft": limits.softLimit, "hard": None if unlimited else limits.hardLimit, "used": limits.currentUsed}
 
 
 def processes(function, handle):

@@ -45,6 +45,15 @@ pub(crate) struct Memory2 {
     pub(crate) used: c_ulonglong,
 }
 
+/// `nvmlGetMemoryLimits_v1_t`
+#[repr(C)]
+pub(crate) struct MemoryLimits {
+    pub(crate) cgroup: crate::edge::Text,
+    pub(crate) soft: c_ulonglong,
+    pub(crate) hard: c_ulonglong,
+    pub(crate) used: c_ulonglong,
+}
+
 /// `nvmlUtilization_t`
 #[repr(C)]
 pub(crate) struct Utilization {
@@ -170,6 +179,7 @@ pub(crate) struct EventData {
 /// The sizes on 64-bit Linux. A wrong size would overwrite the caller's stack.
 const _: () = {
     assert!(size_of::<PciInfo>() == 68 && size_of::<Memory2>() == 40 && size_of::<Temperature>() == 12);
+    assert!(size_of::<MemoryLimits>() == 32);
     assert!(size_of::<ProcessSample>() == 32 && size_of::<ProcessSample1>() == 40);
     assert!(size_of::<ProcessSamples1>() == 24 && size_of::<ProcessDetail>() == 32);
     assert!(size_of::<ProcessDetails>() == 24 && size_of::<Sample>() == 16 && size_of::<FieldValue>() == 40);

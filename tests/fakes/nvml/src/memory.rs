@@ -1,6 +1,8 @@
 //! Memory of a device or an instance, in both versions of the call.
 
-use crate::abi::{self, Memory2};
+use std::path::Path;
+
+use crate::abi::{self, Memory2, MemoryLimits};
 use crate::code::Code;
 use crate::edge::{InOut, Out, device_calls, put};
 
@@ -23,5 +25,17 @@ device_calls! {
         (info.free, info.used) = (memory.free, memory.used);
         Ok(())
     }
+    nvmlDeviceGetMemoryLimits_v1(call, limits: InOut<MemoryLimits>) {
+        let all = call.whole.written.memory_limits.as_ref().ok_or(Code::FUNCTION_NOT_FOUND)?;
+        call.gpu()?;
+        let limits = limits.ok_or(Code::INVALID_ARGUMENT)?;
+        let path = limits.cgroup.read()?;
+        let mut ancestors = Path::new(path).ancestors();
+        let found = ancestors.find_map(|cgroup| all.get(cgroup)).ok_or(Code::NOT_FOUND)?;
+        (limits.soft, limits.used) = (found.soft.0, found.used.0);
+        limits.hard = found.hard.map_or(abi::NO_BYTES, |bytes| bytes.0);
+        Ok(())
+    }
+    nvmlDeviceSetMemoryLimits_v1(_call, _limits: InOut<MemoryLimits>) { Err(Code::NO_PERMISSION) }
     nvmlDeviceGetBAR1MemoryInfo(_call, info: Out<abi::Memory>) { put(info, BAR1) }
 }

@@ -2,6 +2,9 @@
 
 mod faults;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 pub(crate) use self::faults::{DriverFaults, Faults, Garbage, Grow, Hang, Lost, Slow};
@@ -68,6 +71,8 @@ pub(crate) struct Gpu {
     /// Major and minor version.
     pub(crate) compute_capability: (i32, i32),
     pub(crate) memory: Memory,
+    /// Memory limits by path of the cgroup. If absent, the driver is too old for limits.
+    pub(crate) memory_limits: Option<BTreeMap<PathBuf, MemoryLimit>>,
     pub(crate) utilization: Utilization,
     pub(crate) power: Milliwatts,
     pub(crate) power_limit: Milliwatts,
@@ -103,6 +108,7 @@ impl Default for Gpu {
             uuid: None,
             compute_capability: (9, 0),
             memory: Memory::default(),
+            memory_limits: None,
             utilization: Utilization::default(),
             power: Milliwatts(120_000),
             power_limit: Milliwatts(700_000),
@@ -142,6 +148,16 @@ impl Default for Memory {
     fn default() -> Self {
         Self { total: Bytes(143_771 << 20), reserved: Bytes(600 << 20), unaccounted: Bytes(0) }
     }
+}
+
+/// Limit of a cgroup's memory on a device. Cgroups below that have no entry have the same limit and use.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MemoryLimit {
+    pub(crate) soft: Bytes,
+    /// If absent, there is no hard limit.
+    pub(crate) hard: Option<Bytes>,
+    pub(crate) used: Bytes,
 }
 
 /// Utilization of the device in percent. An absent value is the highest among its processes.

@@ -21,6 +21,7 @@ fn every_scenario_is_a_machine() {
         ("mig", 2),
         ("mps", 2),
         ("none", 0),
+        ("r615", 2),
     ];
     for (name, gpus) in cases {
         let driver = Driver::start(&scenario(name));
