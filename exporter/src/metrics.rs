@@ -71,6 +71,30 @@ GPU_MIG_INSTANCES Gauge One "bailiff_gpu_mig_instances" ["gpu gpu_uuid"]
 GPU_PROCESSES Gauge One "bailiff_gpu_processes" ["gpu gpu_uuid"]
     "Number of processes that the driver lists on the GPU."
     "Absent if the driver did not return a process list.";
+GPU_RECOVERY_ACTION Gauge One "bailiff_gpu_recovery_action" ["gpu gpu_uuid action"]
+    "1 for the action that the GPU needs to work again."
+    "Actions: none, gpu_reset, node_reboot, drain_p2p (stop work between GPUs), drain_and_reset, recover_imex_domain, bus_reset, system_reboot, other (from a newer driver). Absent if the driver does not report it (before 565).";
+GPU_REMAPPED_ROWS Gauge One "bailiff_gpu_remapped_rows" ["gpu gpu_uuid kind"]
+    "Memory rows that were replaced, by kind of error: corrected, uncorrected."
+    "This and the next two are read once a minute. Absent before Ampere, and if MIG has instances.";
+GPU_ROW_REMAP_PENDING Gauge One "bailiff_gpu_row_remap_pending" ["gpu gpu_uuid"]
+    "1 if a memory row will be replaced at the next reset of the GPU, else 0."
+    "Absent if the driver did not report it.";
+GPU_ROW_REMAP_FAILED Gauge One "bailiff_gpu_row_remap_failed" ["gpu gpu_uuid"]
+    "1 if a memory row could not be replaced, else 0."
+    "Absent if the driver did not report it.";
+GPU_ECC_ERRORS Counter One "bailiff_gpu_ecc_errors_total" ["gpu gpu_uuid kind"]
+    "ECC errors since the driver was loaded, by kind: corrected, uncorrected."
+    "Absent if ECC is disabled or not supported.";
+GPU_RETIRED_PAGES Gauge One "bailiff_gpu_retired_pages" ["gpu gpu_uuid kind"]
+    "Memory pages that were retired, by kind of error: corrected, uncorrected."
+    "Read once a minute. Only for GPUs before Ampere, which do not remap rows.";
+GPU_CLOCK_EVENT Gauge One "bailiff_gpu_clock_event" ["gpu gpu_uuid reason"]
+    "1 for each reason why the clocks of the GPU are reduced; none if there is no reason."
+    "Reasons: sw_power_cap (power limit), hw_slowdown, sw_thermal and hw_thermal (temperature), power_brake, reliability. Settings and an idle GPU are no reasons. Absent if the driver did not report it.";
+GPU_XID_INFO Info One "bailiff_gpu_xid_info" ["gpu gpu_uuid xid class"]
+    "What each Xid error since the exporter started requires, by NVIDIA's catalogue."
+    "Classes: application (caused by an application, or limited to one), reset, reboot, fabric (check NVLink), hardware, no_action, cleanup (a process was ended), informational, unclear.";
 GPU_XID_ERRORS Counter One "bailiff_gpu_xid_errors_total" ["gpu gpu_uuid xid"]
     "Xid errors since the exporter started, by number."
     "Absent for numbers that did not occur.";

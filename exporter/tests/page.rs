@@ -19,8 +19,8 @@ use bailiff_exporter::metrics::{FAMILIES, OWN_PROCESS};
 use bailiff_exporter::page::{self, Content, Format};
 use bailiff_exporter::selection::Selection;
 use bailiff_snapshot::{
-    Claim, Entry, Fault, GpuSample, GpuState, Kinds, Mps, MpsDaemon, PidNamespace, PoolGpu, ProcessKey,
-    Sample, Seen, Snapshot,
+    Claim, Entry, Fault, GpuSample, GpuState, Health, Kinds, Mps, MpsDaemon, PidNamespace, PoolGpu,
+    ProcessKey, Sample, Seen, Snapshot,
 };
 use made_up::{GIB, entry, facts, found, gpu, large, motley, pool, sample, small, walk, with_slurm};
 use parse::{Page, parse};
@@ -85,6 +85,29 @@ fn every_label_stands_in_the_table_and_most_families_on_this_page() {
         "bailiff_record_write_failures_total",
     ];
     assert_eq!(missing, at_requests);
+}
+
+#[test]
+fn health_is_published_as_it_was_reported() {
+    let page = page(&walk([motley(1), motley(2)]));
+    let of = |gpu: &str, name: &str, label, value| page.value(name, &[("gpu", gpu), (label, value)]);
+    assert_eq!(of("0", "bailiff_gpu_recovery_action", "action", "node_reboot"), Some(1.0));
+    assert_eq!(of("0", "bailiff_gpu_clock_event", "reason", "sw_thermal"), Some(1.0));
+    assert_eq!(of("0", "bailiff_gpu_clock_event", "reason", "none"), None);
+    assert_eq!(of("0", "bailiff_gpu_ecc_errors_total", "kind", "corrected"), Some(3.0));
+    assert_eq!(of("0", "bailiff_gpu_remapped_rows", "kind", "uncorrected"), Some(0.0));
+    assert_eq!(of("0", "bailiff_gpu_retired_pages", "kind", "corrected"), Some(2.0));
+    assert_eq!(page.value("bailiff_gpu_row_remap_pending", &FIRST), Some(1.0));
+    assert_eq!(page.value("bailiff_gpu_row_remap_failed", &FIRST), Some(0.0));
+    for (xid, class) in [("13", "application"), ("79", "reboot")] {
+        let labels = [("gpu", "0"), ("xid", xid), ("class", class)];
+        assert_eq!(page.value("bailiff_gpu_xid_info", &labels), Some(1.0));
+    }
+    let mut healthy = gpu(1, 0, vec![]);
+    let before = with(&self::page(&walk([sample(1, vec![healthy.clone()], [].into())])), "gpu", "0").len();
+    healthy.telemetry.health = Health::default();
+    let after = with(&self::page(&walk([sample(1, vec![healthy], [].into())])), "gpu", "0").len();
+    assert_eq!(before - after, 6, "families of a healthy GPU; two of them have two series");
 }
 
 #[test]

@@ -149,7 +149,9 @@ fn hung() {
 }
 
 #[test]
-fn driver_release_615() {
+fn driver_releases() {
+    check("r535");
+    check("r580");
     check("r615");
 }
 

@@ -31,6 +31,8 @@ struct Gpu<'a> {
     /// Returns the keys of the process list for a worker with this kind of work.
     lists: &'a dyn Fn(&str) -> String,
     workers: BTreeMap<u32, Observed>,
+    /// Whether a worker wrote outside of memory.
+    faulted: bool,
     written: String,
 }
 
@@ -61,6 +63,10 @@ impl Gpu<'_> {
             "sampling_period: 20ms\nring: 600\ngpus:\n- memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
             1024 * orphaned
         );
+        self.faulted |= self.workers.values().any(|seen| seen.work == "fault");
+        if self.faulted {
+            text = text.replace("\n  processes:", "\n  xid: [31]\n  processes:");
+        }
         let listed = |seen: &Observed| seen.parent == program || seen.work == "mps-server";
         let mut any = false;
         for (pid, seen) in self.workers.iter().filter(|(_, seen)| listed(seen)) {
@@ -135,7 +141,7 @@ fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, O
         command.uid(uid).gid(uid);
     }
     let mut child: Child = command.spawn().unwrap();
-    let mut gpu = Gpu { scenario, lists, workers: BTreeMap::new(), written: String::new() };
+    let mut gpu = Gpu { scenario, lists, workers: BTreeMap::new(), faulted: false, written: String::new() };
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;

@@ -13,6 +13,7 @@ mod faults;
 mod golden;
 mod gpuget;
 mod hardware;
+mod health;
 mod holders;
 mod holds;
 mod hostile_input;

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use bailiff_snapshot::RecoveryAction;
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::page::Page;
@@ -77,6 +78,42 @@ fn compare_processes(page: &Page, unit: &Value) -> usize {
         reported.into_iter().filter(|(_, bytes)| bytes.is_some()).collect();
     assert_eq!(exported, known, "{uuid}");
     exported.len()
+}
+
+/// Compares health fields by number. Fields that are not written have the value 0 for other clients, so the value of a
+/// field that this driver does not know is not compared.
+fn compare_health(page: &Page, gpu: &Value) {
+    let uuid = gpu["uuid"].as_str().unwrap();
+    let fields = &gpu["fields"];
+    let published = |family: &str, kind: &str| {
+        let labels = [("gpu_uuid", uuid), ("kind", kind)];
+        page.value(&format!("bailiff_gpu_{family}"), if kind.is_empty() { &labels[..1] } else { &labels })
+    };
+    for (field, family, kind) in [
+        ("3", "ecc_errors_total", "corrected"),
+        ("4", "ecc_errors_total", "uncorrected"),
+        ("29", "retired_pages", "corrected"),
+        ("30", "retired_pages", "uncorrected"),
+        ("142", "remapped_rows", "corrected"),
+        ("143", "remapped_rows", "uncorrected"),
+        ("144", "row_remap_pending", ""),
+        ("145", "row_remap_failed", ""),
+    ] {
+        assert_eq!(published(family, kind), fields[field].as_f64(), "{uuid} {family} {kind}");
+    }
+    let rows = ["142", "143", "144", "145"].map(|field| fields[field].clone());
+    if gpu["rows"].is_array() {
+        assert_eq!(gpu["rows"], Value::from(rows.to_vec()), "{uuid}");
+    } else {
+        assert!(rows.iter().all(Value::is_null), "{uuid}");
+    }
+    let action = page.label("bailiff_gpu_recovery_action", &[("gpu_uuid", uuid)], "action");
+    let number = action.and_then(|action| RecoveryAction::NAMES.iter().position(|name| *name == action));
+    let number = number.map(|number| u64::try_from(number).unwrap());
+    assert!(number.is_none() || number == fields["230"].as_u64(), "{uuid} {fields}");
+    let events: f64 = page.all("bailiff_gpu_clock_event", &[("gpu_uuid", uuid)]).map(|(_, one)| one).sum();
+    let mask = gpu["clock_events"].as_u64().unwrap() & 0x4ec;
+    assert_eq!(events, f64::from(mask.count_ones().max(1)), "{uuid}");
 }
 
 /// Compares whether the driver reports a hard limit of a cgroup with whether the memory is unknown for it.
@@ -147,6 +184,7 @@ fn agree_with(scenario_name: &str, flags: &[&str]) -> (usize, usize) {
         processes += units(gpu).into_iter().map(|unit| compare_processes(&page, unit)).sum::<usize>();
         samples += compare_utilization(&page, gpu);
         compare_memory_limit(&page, gpu);
+        compare_health(&page, gpu);
     }
     (processes, samples)
 }
@@ -181,13 +219,15 @@ fn lost_graphics_and_none() {
 }
 
 #[test]
-fn release_615() {
+fn releases() {
     let procfs = Procfs::new();
     procfs.write("self/cgroup", "0::/\n");
     procfs.write("cgroup/cgroup.controllers", "");
     let (proc, cgroups) = (procfs.path(), procfs.path().join("cgroup"));
     let flags = ["--procfs", proc.to_str().unwrap(), "--cgroupfs", cgroups.to_str().unwrap()];
-    assert_eq!(agree_with("r615", &flags), (2, 0));
+    for release in ["r535", "r580", "r615"] {
+        assert_eq!(agree_with(release, &flags), (2, 0), "{release}");
+    }
 }
 
 #[test]

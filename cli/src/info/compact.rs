@@ -103,6 +103,7 @@ fn remarks(gpu: &GpuReport, style: &Style) -> Vec<String> {
     let unlisted = gpu.holders.is_none() && gpu.fault.is_none() && gpu.instances.is_none();
     let errors = [
         gpu.fault.as_deref().map(|fault| format!("{}; see `bailiff doctor`", fault_text(fault))),
+        gpu.needs(),
         memory.and_then(|memory| held(memory.observed.dead_pids, "held by processes that do not exist")),
         memory.and_then(|memory| {
             held(memory.observed.unreleased, "not released after its holders exited; see --full")

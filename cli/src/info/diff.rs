@@ -250,6 +250,8 @@ mod tests {
             memory: Some(memory),
             utilization: None,
             compute_mode: None,
+            recovery_action: None,
+            xids: BTreeMap::new(),
             lease: None,
             holders: Some(rows.iter().copied().map(holder).collect()),
             device_processes: None,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
 use bailiff_snapshot::{
-    ComputeMode, DeviceProcess, DeviceProcesses, Fault, MemoryUnknown, PidNamespace, Role, State, Stuck, Why,
-    Word, millis, wire,
+    ComputeMode, DeviceProcess, DeviceProcesses, Fault, MemoryUnknown, PidNamespace, RecoveryAction, Role,
+    State, Stuck, Why, Word, millis, wire,
 };
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
@@ -73,6 +73,11 @@ pub(crate) struct GpuReport {
     /// Utilization in percent.
     pub(crate) utilization: Option<u32>,
     pub(crate) compute_mode: Option<Word<ComputeMode>>,
+    /// What the GPU needs to work again.
+    pub(crate) recovery_action: Option<Word<RecoveryAction>>,
+    /// Number of Xid errors since the exporter started, by Xid.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) xids: BTreeMap<u64, u64>,
     /// Lease state of the GPU; `None` if it is not in a pool.
     pub(crate) lease: Option<LeaseInfo>,
     /// Holders of the GPU, by descending memory; `None` if the driver did not list them.
@@ -247,10 +252,19 @@ impl GpuReport {
             memory_unknown: gpu.memory_unknown.clone(),
             utilization: gpu.utilization,
             compute_mode: gpu.compute_mode.clone(),
+            recovery_action: gpu.recovery_action.clone(),
+            xids: gpu.xids.clone(),
             lease: host.pool.gpu(gpu),
             holders,
             device_processes: None,
         }
+    }
+
+    /// Returns what the GPU needs to work again; `None` if nothing is known to be needed.
+    pub(crate) fn needs(&self) -> Option<String> {
+        let action = self.recovery_action.as_ref()?;
+        let words = action.known().unwrap_or(RecoveryAction::Other).words()?;
+        Some(words.replace("-i GPU", &format!("-i {}", self.index)))
     }
 
     /// Returns why the memory is unknown, if the cgroup of the sampling program is the cause.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bailiff_exposition::terminal::{Tone, line, wrapped};
 use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNRELEASED_FREED_BY};
-use bailiff_snapshot::{PidNamespace, Stuck};
+use bailiff_snapshot::{PidNamespace, Stuck, XidClass};
 
 use super::collect::SeenBy;
 use super::figures::{Style, UNKNOWN, ctime, or_unknown, span};
@@ -148,6 +148,15 @@ fn state_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
         return lines;
     }
     lines.push(pair("utilization", &or_unknown(gpu.utilization, |percent| format!("{percent}%"))));
+    if let Some(needs) = gpu.needs() {
+        lines.extend(wrapped_pair("recovery action", &needs, style, Tone::Bad));
+    }
+    if !gpu.xids.is_empty() {
+        let xid =
+            |(xid, count): (&u64, &u64)| format!("{count} x Xid {xid} ({})", XidClass::of(*xid).words());
+        let text = gpu.xids.iter().map(xid).collect::<Vec<_>>().join(", ");
+        lines.extend(wrapped_pair("errors", &text, style, Tone::Warn));
+    }
     let mode = gpu.compute_mode.as_ref().map(|mode| line(mode).replace('_', " "));
     lines.push(pair("compute mode", mode.as_deref().unwrap_or(UNKNOWN)));
     if let Some(lease) = &gpu.lease {

@@ -104,8 +104,13 @@ impl Worker {
         for index in (0..count).filter(|index| !request.skip.contains(index)) {
             say(&mut self.socket, &WorkerMessage::Reading { index, count })?;
             let lookback = self.settings.lookback.max(self.settings.interval * 2);
-            let context =
-                Context { lookback, own_cgroup: &own_cgroup, memory_unknown: None, gaps: &mut rest.gaps };
+            let context = Context {
+                lookback,
+                now: now().boot,
+                own_cgroup: &own_cgroup,
+                memory_unknown: None,
+                gaps: &mut rest.gaps,
+            };
             let samples = self.gpus.read(index, context);
             let listed = now().boot;
             for gpu in &samples {

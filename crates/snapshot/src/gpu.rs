@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Fault, Memory, MemoryUnknown, Reading};
+use crate::{Fault, Health, Memory, MemoryUnknown, Reading};
 
 /// UUID of a GPU or MIG device: its only name that stays the same after a reboot or a renumbering.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -82,6 +82,8 @@ pub struct Telemetry {
     pub mig_enabled: Option<bool>,
     /// Whether accounting mode is on.
     pub accounting: Option<bool>,
+    /// Health of the device.
+    pub health: Health,
 }
 
 /// Kinds of context that a process has on one GPU.

@@ -8,6 +8,7 @@ pub mod dmem;
 pub mod freezer;
 pub mod gap;
 pub mod gpu;
+pub mod health;
 mod holder;
 pub mod identity;
 mod label;
@@ -40,6 +41,7 @@ pub mod workload;
 
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
+pub use health::{ClockEvent, ErrorCounts, Health, MemoryHealth, RecoveryAction, XidClass};
 pub use holder::{Holder, Process};
 pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey, millis};
 pub use label::{Label, Word};

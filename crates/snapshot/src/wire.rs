@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use crate::{
-    Claim, ComputeMode, DeviceProcesses, Fault, Leases, LostGpu, MemoryUnknown, Mps, PidNamespace, Place,
-    ProcessKey, Quota, Role, SlurmNode, State, Stuck, Why, Word,
+    Claim, ClockEvent, ComputeMode, DeviceProcesses, Fault, Leases, LostGpu, MemoryUnknown, Mps,
+    PidNamespace, Place, ProcessKey, Quota, RecoveryAction, Role, SlurmNode, State, Stuck, Why, Word,
 };
 
 /// Version that is written, and the only one that is accepted.
@@ -152,6 +152,19 @@ pub struct Gpu {
     pub utilization: Option<u32>,
     /// Which processes may create a context.
     pub compute_mode: Option<Word<ComputeMode>>,
+    /// What the GPU needs to work again.
+    pub recovery_action: Option<Word<RecoveryAction>>,
+    /// Whether a memory row will be remapped at the next reset.
+    pub row_remap_pending: Option<bool>,
+    /// Whether a memory row could not be remapped.
+    pub row_remap_failed: Option<bool>,
+    /// Uncorrected ECC errors since the driver was loaded.
+    pub ecc_uncorrected: Option<u64>,
+    /// Why the clocks are reduced, other than by settings or because the GPU is idle.
+    pub clock_events: Option<Vec<Word<ClockEvent>>>,
+    /// Number of Xid errors since the exporter started, by Xid.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub xids: BTreeMap<u64, u64>,
     /// Number of entries in the driver's process list; `None` without a list (`holders` is then meaningless).
     pub listed: Option<u64>,
     /// Number of MIG instances, if MIG is on and all are known. The driver then lists processes by instance.

@@ -1,8 +1,8 @@
 //! Metrics of GPUs.
 
-use bailiff_exposition::{Column, Labels, Number, PRESENT, Writer};
+use bailiff_exposition::{Column, Family, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::unlisted::unlisted;
-use bailiff_snapshot::{Gpu, Holder, Snapshot, State, Stuck};
+use bailiff_snapshot::{ErrorCounts, Gpu, Holder, Snapshot, State, Stuck, XidClass};
 
 use crate::metrics;
 
@@ -23,6 +23,18 @@ const MEMORY: [Column<Gpu>; 5] = [
     (&metrics::GPU_MEMORY_FREE, |gpu| Some(gpu.memory?.free.into())),
     (&metrics::GPU_MEMORY_RESERVED, |gpu| Some(gpu.memory?.reserved?.into())),
     (&metrics::GPU_MEMORY_UNACCOUNTED, |gpu| Some(gpu.parts?.unaccounted.into())),
+];
+
+type Counts = (&'static Family, fn(&Gpu) -> ErrorCounts);
+const ERRORS: [Counts; 3] = [
+    (&metrics::GPU_REMAPPED_ROWS, |gpu| gpu.telemetry.health.memory.remapped_rows),
+    (&metrics::GPU_ECC_ERRORS, |gpu| gpu.telemetry.health.ecc),
+    (&metrics::GPU_RETIRED_PAGES, |gpu| gpu.telemetry.health.memory.retired_pages),
+];
+
+const REMAPPING: [Column<Gpu>; 2] = [
+    (&metrics::GPU_ROW_REMAP_PENDING, |gpu| Some(gpu.telemetry.health.memory.remap_pending?.into())),
+    (&metrics::GPU_ROW_REMAP_FAILED, |gpu| Some(gpu.telemetry.health.memory.remap_failed?.into())),
 ];
 
 const TELEMETRY: [Column<Gpu>; 8] = [
@@ -68,6 +80,14 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     page.rows_as((&metrics::GPU_COMPUTE_MODE, "mode"), &up, |gpu| {
         Some((gpu.telemetry.compute_mode?.name(), PRESENT))
     });
+    health(&up, page);
+    for (labels, gpu) in &all {
+        for xid in gpu.xids.keys() {
+            let labels =
+                labels.clone().with("xid", &xid.to_string()).with("class", XidClass::of(*xid).name());
+            page.put(&metrics::GPU_XID_INFO, &labels, PRESENT);
+        }
+    }
     page.rows_as((&metrics::GPU_XID_ERRORS, "xid"), &all, |gpu| {
         gpu.xids.iter().map(|(xid, count)| (xid.to_string(), *count))
     });
@@ -78,6 +98,25 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
         });
         page.put(&metrics::DEVICE_PROCESSES_UNREADABLE, &Labels::default(), device_processes.unreadable);
     }
+}
+
+fn health(up: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    page.rows_as((&metrics::GPU_RECOVERY_ACTION, "action"), up, |gpu| {
+        Some((gpu.telemetry.health.recovery_action?.name(), PRESENT))
+    });
+    for (family, counts) in ERRORS {
+        page.rows_as((family, "kind"), up, |gpu| {
+            let ErrorCounts { corrected, uncorrected } = counts(gpu);
+            let counts = [("corrected", corrected), ("uncorrected", uncorrected)];
+            counts.into_iter().filter_map(|(kind, count)| Some((kind, count?)))
+        });
+    }
+    page.columns(&REMAPPING, up);
+    page.rows_as((&metrics::GPU_CLOCK_EVENT, "reason"), up, |gpu| {
+        let events = gpu.telemetry.health.clock_events.as_deref();
+        let none = events.is_some_and(<[_]>::is_empty).then_some("none");
+        events.unwrap_or_default().iter().map(|event| event.name()).chain(none).map(|name| (name, PRESENT))
+    });
 }
 
 fn about(labels: Labels, gpu: &Gpu) -> Labels {

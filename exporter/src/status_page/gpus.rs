@@ -2,7 +2,7 @@
 
 use bailiff_exposition::html::{Bar, Html, Part};
 use bailiff_exposition::human::Bytes;
-use bailiff_snapshot::{Fault, Gpu, Memory, Parts, Snapshot, Source};
+use bailiff_snapshot::{ClockEvent, Fault, Gpu, Health, Memory, Parts, RecoveryAction, Snapshot, Source};
 
 use super::reasons;
 
@@ -142,6 +142,7 @@ fn facts(gpu: &Gpu) -> Vec<Fact> {
         facts.push(("Temperature", known(telemetry.temperature.map(|degrees| format!("{degrees} °C")))));
         facts.push(("Power", known(telemetry.power.map(watts))));
         facts.push(("Mode", known(telemetry.compute_mode.map(|mode| mode.name().replace('_', " ")))));
+        facts.extend(health(&telemetry.health).map(|health| ("Health", Ok(health))));
         facts.extend((telemetry.mig_enabled == Some(true)).then(|| ("MIG", Ok("on".to_owned()))));
     }
     if !gpu.xids.is_empty() {
@@ -150,6 +151,24 @@ fn facts(gpu: &Gpu) -> Vec<Fact> {
     }
     facts.extend(gpu.about.id.as_ref().map(|id| (UUID, Ok(id.0.clone()))));
     facts
+}
+
+/// Describes problems of a GPU; `None` if none is known.
+fn health(health: &Health) -> Option<String> {
+    let action = health.recovery_action.and_then(RecoveryAction::words);
+    let failed = (health.memory.remap_failed == Some(true)).then_some("a memory row could not be replaced");
+    let pending =
+        (health.memory.remap_pending == Some(true)).then_some("a memory row is replaced at the next reset");
+    let events = health.clock_events.iter().flatten().map(|event| match event {
+        ClockEvent::SwPowerCap => "clocks reduced by the power limit",
+        ClockEvent::HwSlowdown => "clocks reduced by the hardware",
+        ClockEvent::SwThermal | ClockEvent::HwThermal => "clocks reduced because of the temperature",
+        ClockEvent::PowerBrake => "clocks reduced by the power supply",
+        ClockEvent::Reliability => "clocks reduced for reliability",
+    });
+    let mut all: Vec<&str> = action.into_iter().chain(failed).chain(pending).chain(events).collect();
+    all.dedup();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 fn fact(name: &'static str, value: Result<String, &'static str>, html: &mut Html) {

@@ -10,10 +10,11 @@ use std::time::Duration;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::slurm::{AllocatedGpu, HookRuns, JobRecord};
 use bailiff_snapshot::{
-    About, Answer, ComputeMode, DeviceProcess, DeviceProcesses, Driver, Engines, Entry, Facts, Fault, Gap,
-    GpuId, GpuSample, GpuState, Held, InvalidQuota, Io, Kinds, Leases, Memory, MemoryUnknown, MigIds, Place,
-    PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, Sample, Seen, SlurmSample, Source,
-    SourceState, State, Telemetry, Truth, UtilSample,
+    About, Answer, ClockEvent, ComputeMode, DeviceProcess, DeviceProcesses, Driver, Engines, Entry,
+    ErrorCounts, Facts, Fault, Gap, GpuId, GpuSample, GpuState, Health, Held, InvalidQuota, Io, Kinds,
+    Leases, Memory, MemoryHealth, MemoryUnknown, MigIds, Place, PoolGpu, ProcessKey, Quota, QuotaGpu,
+    QuotaProcess, Reading, RecoveryAction, Sample, Seen, SlurmSample, Source, SourceState, State, Telemetry,
+    Truth, UtilSample,
 };
 use snapshot_fixtures::sample::{self as fixtures, reading};
 #[allow(unused_imports, reason = "no test uses all of it")]
@@ -67,6 +68,17 @@ pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
             compute_mode: Some(ComputeMode::Default),
             mig_enabled: Some(false),
             accounting: Some(true),
+            health: Health {
+                recovery_action: Some(RecoveryAction::None),
+                ecc: ErrorCounts { corrected: Some(3), uncorrected: Some(0) },
+                clock_events: Some(vec![]),
+                memory: MemoryHealth {
+                    remapped_rows: ErrorCounts { corrected: Some(1), uncorrected: Some(0) },
+                    remap_pending: Some(true),
+                    remap_failed: Some(false),
+                    retired_pages: ErrorCounts::default(),
+                },
+            },
         },
         reading: reading(seq, 0, vec![]),
         ..fixtures::gpu((index, ""), entries)
@@ -135,6 +147,9 @@ pub(crate) fn motley(seq: u64) -> Sample {
     let engines = Engines { sm: 50, memory: 20, encoder: 1, decoder: 2, jpeg: 3, ofa: 0 };
     busy.reading.answer = Answer::Samples(vec![UtilSample { pid: 41, stamp: seq, engines }]);
     busy.xids = vec![13, 79];
+    busy.telemetry.health.recovery_action = Some(RecoveryAction::NodeReboot);
+    busy.telemetry.health.clock_events = Some(vec![ClockEvent::SwThermal]);
+    busy.telemetry.health.memory.retired_pages = ErrorCounts { corrected: Some(2), uncorrected: Some(0) };
     let unknown = GpuSample {
         memory: None,
         memory_unknown: Some(MemoryUnknown::OwnCgroupLimited),

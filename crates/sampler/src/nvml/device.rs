@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use bailiff_snapshot::dmem::pci_address;
 use bailiff_snapshot::{
-    About, ComputeMode, Entry, Gap, Gaps, GpuId, GpuSample, Memory, MemoryUnknown, MigIds, Reading, Telemetry,
+    About, ComputeMode, Entry, Gap, Gaps, GpuId, GpuSample, Health, Memory, MemoryUnknown, MigIds, Reading,
+    Telemetry,
 };
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode as Mode, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
 
-use super::plausible::{self, Figure, Most};
-use super::{Context, evidence, lists, not_offered, raw};
+use super::answers::{Answers, gap};
+use super::plausible::{self, Most};
+use super::{Context, evidence, health, lists, not_offered, raw};
 use crate::own_cgroup::OwnCgroup;
 
 /// Reads the properties that do not change.
@@ -45,8 +47,12 @@ pub(super) fn read(
     (about, past): (&About, &mut super::Device),
     context: &mut Context<'_>,
 ) -> Result<GpuSample, NvmlError> {
-    let telemetry = telemetry(device, context.gaps)?;
+    let mut telemetry = telemetry(device, context.gaps)?;
     let whole = about.mig.is_none();
+    if whole {
+        let last = (about, &mut past.memory_health, context.now);
+        telemetry.health = health::read(device, last, &mut Answers { gaps: context.gaps })?;
+    }
     let answers = memory(device, context.gaps)?;
     if whole {
         context.memory_unknown = memory_unknown(device, (about, answers), context.own_cgroup)?;
@@ -125,9 +131,9 @@ fn memory_unknown(
     let limit = raw::hard_memory_limit(device, own.path.as_deref().unwrap_or(c"/"));
     match (limit, own.path.is_some()) {
         (Err(NvmlError::GpuLost), _) => Err(NvmlError::GpuLost),
-        (Err(NvmlError::FunctionNotFound), _) => Ok(None),
         // Without a limit, drivers return NOT_FOUND or NOT_SUPPORTED.
-        (Ok(u64::MAX) | Err(NvmlError::NotFound | NvmlError::NotSupported), true) => Ok(None),
+        (Err(NvmlError::FunctionNotFound), _)
+        | (Ok(u64::MAX) | Err(NvmlError::NotFound | NvmlError::NotSupported), true) => Ok(None),
         (Ok(_), true) => Ok(Some(MemoryUnknown::OwnCgroupLimited)),
         _ => Ok(Some(MemoryUnknown::OwnCgroupUnknown)),
     }
@@ -163,37 +169,6 @@ fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlErro
         }),
         mig_enabled: answers.of(device.mig_mode())?.map(|mode| mode.current != 0),
         accounting: answers.of(device.is_accounting_enabled())?,
+        health: Health::default(),
     })
-}
-
-/// Converts driver results to values, or to counted gaps, unless the whole device is lost.
-struct Answers<'a> {
-    gaps: &'a mut Gaps,
-}
-
-impl Answers<'_> {
-    fn of<T>(&mut self, answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
-        gap(answer, Gap::Telemetry, self.gaps)
-    }
-
-    fn figure<T: Figure>(
-        &mut self,
-        answer: Result<T, NvmlError>,
-        most: Most,
-    ) -> Result<Option<T>, NvmlError> {
-        Ok(plausible::figure(self.of(answer)?, most, self.gaps))
-    }
-}
-
-fn gap<T>(answer: Result<T, NvmlError>, kind: Gap, gaps: &mut Gaps) -> Result<Option<T>, NvmlError> {
-    match answer {
-        Ok(value) => Ok(Some(value)),
-        Err(NvmlError::GpuLost) => Err(NvmlError::GpuLost),
-        Err(error) => {
-            if !not_offered(&error) && !matches!(error, NvmlError::InvalidArg) {
-                gaps.count(kind);
-            }
-            Ok(None)
-        }
-    }
 }

@@ -1,8 +1,10 @@
 //! Reads GPUs with NVML. Uses the wrapper crate, except for process lists and samples, which `raw` reads.
 
+mod answers;
 mod device;
 mod events;
 mod evidence;
+mod health;
 mod lists;
 mod plausible;
 mod raw;
@@ -40,11 +42,14 @@ struct Device {
     /// Capacity for its process lists, in entries, from earlier samples.
     room: usize,
     events: Option<Events>,
+    memory_health: health::LastRead,
 }
 
 /// Inputs of a read, and the counters of its gaps.
 pub(crate) struct Context<'a> {
     pub(crate) lookback: Duration,
+    /// Time since boot.
+    pub(crate) now: Duration,
     pub(crate) own_cgroup: &'a OwnCgroup,
     /// Why the memory of the GPU is unknown. Applies to its MIG instances, for which the driver does not report limits.
     pub(crate) memory_unknown: Option<MemoryUnknown>,

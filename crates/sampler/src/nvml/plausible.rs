@@ -7,11 +7,14 @@ use bailiff_snapshot::{Entry, Gap, Gaps, Memory};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Most {
+    Flag = 1,
     Percent = 100,
     /// Boards throttle at about 100 °C and turn off soon after.
     Celsius = 200,
     /// 100 GHz; the fastest memory clocks are about 14 GHz.
     Megahertz = 100_000,
+    /// Errors, numbers of states and masks. The next value is NVML's 32-bit "not available".
+    Count = u32::MAX as u64 - 1,
     /// 10 kW; the largest modules draw about 1.5 kW.
     Milliwatts = 10_000_000,
     /// 10 kW for about thirty years.

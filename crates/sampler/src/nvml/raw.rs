@@ -6,15 +6,16 @@
 //! buffer. Here the buffer fits the largest known entry and is filled with a pattern, so that the size of an
 //! entry can be measured by how far the driver wrote.
 
-use std::ffi::{CStr, c_char, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
 use std::mem::offset_of;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
-    nvmlProcessesUtilizationInfo_v1_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, nvmlReturn_t,
-    nvmlSample_t, nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES,
+    nvmlDevice_t, nvmlFieldValue_t, nvmlProcessInfo_t, nvmlProcessUtilizationInfo_v1_t,
+    nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_v1_t,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, nvmlReturn_t,
+    nvmlSample_t, nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES, nvmlValue_st,
 };
 
 use bailiff_snapshot::{Engines, UtilSample};
@@ -210,6 +211,61 @@ pub(super) fn memory_version_1(device: &Device<'_>) -> Result<(u64, u64, u64), N
     Ok((memory.total, memory.free, memory.used))
 }
 
+/// Reads fields (`NVML_FI_*`), each with its own result.
+pub(super) fn fields<const N: usize>(
+    device: &Device<'_>,
+    ids: [c_uint; N],
+) -> Result<[Result<u64, NvmlError>; N], NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref())?;
+    let mut values = ids.map(|id| nvmlFieldValue_t {
+        fieldId: id,
+        scopeId: 0,
+        timestamp: 0,
+        latencyUsec: 0,
+        valueType: 0,
+        // A driver that does not know a field may leave its value unchanged.
+        nvmlReturn: nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+        value: nvmlValue_st { ullVal: 0 },
+    });
+    let count = c_int::try_from(N).map_err(|_| NvmlError::InvalidArg)?;
+    // SAFETY: the call updates `count` values.
+    nvml_try(unsafe { call(device.handle(), count, values.as_mut_ptr()) })?;
+    Ok(values.map(|value| nvml_try(value.nvmlReturn).and_then(|()| number(&value))))
+}
+
+/// Returns the number in a field; an error for a type that is not an integer, and for a negative number.
+fn number(field: &nvmlFieldValue_t) -> Result<u64, NvmlError> {
+    // SAFETY: the tag names the member of the union that the driver wrote; the others are as large or smaller.
+    let value = unsafe {
+        match field.valueType {
+            1 => Some(field.value.uiVal.into()),
+            2 | 3 => Some(field.value.ullVal),
+            4 => u64::try_from(field.value.sllVal).ok(),
+            5 => u64::try_from(field.value.siVal).ok(),
+            6 => Some(field.value.usVal.into()),
+            _ => None,
+        }
+    };
+    value.ok_or(NvmlError::Unknown)
+}
+
+/// Returns the driver's mask of reasons for reduced clocks.
+pub(super) fn clock_events(device: &Device<'_>) -> Result<u64, NvmlError> {
+    let library = device.nvml().lib();
+    let ask = |call: Result<&unsafe extern "C" fn(nvmlDevice_t, *mut c_ulonglong) -> nvmlReturn_t, _>| {
+        let mut mask = 0;
+        // SAFETY: the call writes one number.
+        nvml_try(unsafe { nvml_sym(call)?(device.handle(), &raw mut mask) }).map(|()| mask)
+    };
+    match ask(library.nvmlDeviceGetCurrentClocksEventReasons.as_ref()) {
+        // Drivers before 535 have only the older name.
+        Err(error) if super::not_offered(&error) => {
+            ask(library.nvmlDeviceGetCurrentClocksThrottleReasons.as_ref())
+        }
+        answer => answer,
+    }
+}
+
 /// `nvmlGetMemoryLimits_v1_t` of drivers from 615.
 #[repr(C)]
 struct MemoryLimits {
@@ -220,6 +276,8 @@ struct MemoryLimits {
 }
 
 const _: () = {
+    assert!(size_of::<nvmlFieldValue_t>() == 40 && offset_of!(nvmlFieldValue_t, valueType) == 24);
+    assert!(offset_of!(nvmlFieldValue_t, nvmlReturn) == 28 && offset_of!(nvmlFieldValue_t, value) == 32);
     assert!(size_of::<MemoryLimits>() == 32 && offset_of!(MemoryLimits, soft) == 8);
     assert!(offset_of!(MemoryLimits, hard) == 16 && offset_of!(MemoryLimits, used) == 24);
 };

@@ -42,7 +42,7 @@ impl From<&crate::Snapshot> for Snapshot {
 
 impl Gpu {
     fn of(gpu: &crate::Gpu, snapshot: &crate::Snapshot) -> Self {
-        let about = &gpu.about;
+        let (about, health) = (&gpu.about, &gpu.telemetry.health);
         let stuck = |holder: &crate::Holder| Some((holder.process.pid(), snapshot.stuck(holder)?.into()));
         let parent = about.mig.as_ref().and_then(|mig| mig.parent.as_ref());
         Self {
@@ -67,6 +67,15 @@ impl Gpu {
             memory_unknown: gpu.memory_unknown.map(Word::Known),
             utilization: gpu.telemetry.utilization,
             compute_mode: gpu.telemetry.compute_mode.map(Word::Known),
+            recovery_action: health.recovery_action.map(Word::Known),
+            row_remap_pending: health.memory.remap_pending,
+            row_remap_failed: health.memory.remap_failed,
+            ecc_uncorrected: health.ecc.uncorrected,
+            clock_events: health
+                .clock_events
+                .as_ref()
+                .map(|all| all.iter().copied().map(Word::Known).collect()),
+            xids: gpu.xids.clone(),
             listed: gpu.listed,
             instances: gpu.instances,
             unlisted_processes: unlisted::unlisted(snapshot, gpu).map(|who| who.len() as u64),

@@ -1,7 +1,7 @@
 //! Attributes that rules may compare, listed in [`ALL`]: one table entry and one function each. The function
 //! reads one value of one target; it does not depend on time, names, limits or actions.
 
-use bailiff_snapshot::{MpsStatus, State};
+use bailiff_snapshot::{ClockEvent, MpsStatus, RecoveryAction, State, XidClass};
 
 use crate::Kind;
 use crate::value::{Unit, Value};
@@ -110,6 +110,19 @@ attributes! {
     "Processes that the driver lists on the GPU.";
 "mig" [Gpu] Unit::Flag, "nvml", gpu::mig,
     "MIG mode is enabled.";
+"recovery_action" [Gpu] Unit::Words(RecoveryAction::NAMES), "nvml", gpu::recovery_action,
+    "What the GPU needs to work again, according to the driver; none if it is healthy. Unknown with drivers before 565.";
+"row_remap_pending" [Gpu] Unit::Flag, "nvml", |target, view| gpu::flag(target, view, |gpu| gpu.row_remap_pending),
+    "A memory row will be replaced at the next reset. Unknown before Ampere, and if MIG has instances.";
+"row_remap_failed" [Gpu] Unit::Flag, "nvml", |target, view| gpu::flag(target, view, |gpu| gpu.row_remap_failed),
+    "A memory row could not be replaced. Unknown before Ampere, and if MIG has instances.";
+"ecc_uncorrected" [Gpu] Unit::Count, "nvml",
+    |target, view| number(view.gpu_of(target).and_then(|gpu| gpu.ecc_uncorrected), gpu::NOT_REPORTED),
+    "Uncorrected ECC errors since the driver was loaded. Unknown if ECC is disabled.";
+"clock_event" [Gpu] Unit::Words(ClockEvent::NAMES), "nvml", gpu::clock_event,
+    "Why the clocks of the GPU are reduced, other than by settings or because it is idle; matches if one of the reasons applies.";
+"xid_class" [Gpu] Unit::Words(XidClass::NAMES), "nvml", gpu::xid_class,
+    "What an Xid error of the GPU since the exporter started requires, by NVIDIA's catalogue; matches if there was an error of this class.";
 "holder_alive" [Lease] Unit::Flag, "leases", lease::holder_alive,
     "The process that took the lease is running, according to its own host.";
 "heartbeat_age" [Lease] Unit::Duration, "leases", lease::heartbeat_age,

@@ -40,6 +40,7 @@ pub(super) fn check(rule: &Rule, places: &Places<'_>, interval: Option<Duration>
     grace(places, faults);
     idle_by_gpu_alone(rule, places, faults);
     memory_is_free(rule, places, faults);
+    health_ends_processes(rule, places, faults);
 }
 
 fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults) {
@@ -140,6 +141,29 @@ fn wants_free_memory(condition: &Condition) -> bool {
         }
         Condition::Select(_) | Condition::Not(_) => false,
         Condition::All(conditions) | Condition::Any(conditions) => conditions.iter().any(wants_free_memory),
+    }
+}
+
+/// Warns about ending processes because of the health of a GPU, for which they may not be the cause.
+fn health_ends_processes(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
+    const HEALTH: [&str; 6] = [
+        "recovery_action",
+        "row_remap_pending",
+        "row_remap_failed",
+        "ecc_uncorrected",
+        "clock_event",
+        "xid_class",
+    ];
+    let ends = places.placed.iter().find(|placed| placed.step.action.ends_processes());
+    let health = HEALTH.into_iter().find(|attribute| rule.when.compares(attribute));
+    if let (Some(placed), Some(attribute)) = (ends, health) {
+        let message =
+            format!("`{attribute}` shows a problem of the GPU, which its processes may not have caused");
+        faults.warn(
+            &placed.entry.at,
+            message,
+            "use only `flag` and `notify`, so that an administrator can drain the node",
+        );
     }
 }
 

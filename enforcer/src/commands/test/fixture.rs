@@ -36,6 +36,13 @@ pub(super) struct Device {
     pub(super) unaccounted: Timeline<f64>,
     pub(super) unreleased: Timeline<f64>,
     pub(super) unlisted: Timeline<f64>,
+    pub(super) recovery_action: Timeline<String>,
+    pub(super) clock_event: Timeline<String>,
+    pub(super) row_remap_pending: Timeline<f64>,
+    pub(super) row_remap_failed: Timeline<f64>,
+    pub(super) ecc_uncorrected: Timeline<f64>,
+    /// Number of an Xid that has occurred.
+    pub(super) xid: Timeline<f64>,
     pub(super) answers: Timeline<f64>,
 }
 
@@ -138,9 +145,15 @@ impl Fixture {
                 &device.unaccounted,
                 &device.unreleased,
                 &device.unlisted,
+                &device.row_remap_pending,
+                &device.row_remap_failed,
+                &device.ecc_uncorrected,
+                &device.xid,
                 &device.answers,
             ]
             .map(Timeline::samples)
+            .into_iter()
+            .chain([&device.recovery_action, &device.clock_event].map(Timeline::samples))
         });
         let actors = self.actors.iter().flat_map(|actor| {
             let numbers =

@@ -15,6 +15,7 @@ use bailiff_engine::policy::Policy;
 use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::Hold;
 use bailiff_engine::yaml::{self, Data, Fault, Faults, Fields, Node};
+use bailiff_snapshot::{ClockEvent, RecoveryAction};
 
 /// Default start of a test: 2026-01-01T00:00:00Z.
 const START: Duration = Duration::from_hours(490_896);
@@ -195,6 +196,13 @@ fn device(node: &Node, faults: &mut Faults) -> Option<Device> {
         unaccounted: plays(&series, ("vram_unaccounted", Unit::Bytes), faults),
         unreleased: plays(&series, ("vram_unreleased", Unit::Bytes), faults),
         unlisted: plays(&series, ("unlisted_processes", Unit::Count), faults),
+        recovery_action: words(&series, ("recovery_action", RecoveryAction::NAMES), faults)
+            .unwrap_or_default(),
+        clock_event: words(&series, ("clock_event", ClockEvent::NAMES), faults).unwrap_or_default(),
+        row_remap_pending: plays(&series, ("row_remap_pending", Unit::Count), faults),
+        row_remap_failed: plays(&series, ("row_remap_failed", Unit::Count), faults),
+        ecc_uncorrected: plays(&series, ("ecc_uncorrected", Unit::Count), faults),
+        xid: plays(&series, ("xid", Unit::Count), faults),
         answers: numbers(&series, ("answers", Unit::Count), faults).unwrap_or(Timeline::Always(1.0)),
     })
 }

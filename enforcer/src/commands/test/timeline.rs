@@ -121,6 +121,12 @@ impl<'a> TimelineReader<'a> {
             utilization: device.gpu_util.at(sample).filter(|_| answers).map(percent),
             listed: answers.then_some(holders.len() as u64),
             unlisted_processes: device.unlisted.at(sample).map(whole),
+            recovery_action: device.recovery_action.at(sample).as_deref().map(Word::from),
+            clock_events: device.clock_event.at(sample).map(|event| vec![event.as_str().into()]),
+            row_remap_pending: device.row_remap_pending.at(sample).map(|flag| flag > 0.0),
+            row_remap_failed: device.row_remap_failed.at(sample).map(|flag| flag > 0.0),
+            ecc_uncorrected: device.ecc_uncorrected.at(sample).map(whole),
+            xids: device.xid.at(sample).map(|xid| (whole(xid), 1)).into_iter().collect(),
             holders,
             ..wire::Gpu::default()
         }

@@ -80,6 +80,9 @@ def binding_gpu(index, last_seen):
         "index": index,
         **unit(handle),
         "memory_limit": memory_limit(handle),
+        "fields": fields(handle),
+        "rows": answer(pynvml.nvmlDeviceGetRemappedRows, handle),
+        "clock_events": answer(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
         "compute_mode": answer(pynvml.nvmlDeviceGetComputeMode, handle),
         "mig_mode": mode if refused(mode) else mode[0],
         "rates": rates(handle),
@@ -135,6 +138,16 @@ def memory_limit(handle):
         return found
     unlimited = limits.hardLimit == 2**64 - 1
     return {"soft": limits.softLimit, "hard": None if unlimited else limits.hardLimit, "used": limits.currentUsed}
+
+
+def fields(handle):
+    """Reads health fields: recovery action, ECC errors, retired pages, remapped rows. The value is None if refused."""
+    found = answer(pynvml.nvmlDeviceGetFieldValues, handle, [230, 3, 4, 29, 30, 142, 143, 144, 145])
+    if refused(found):
+        return found
+    value = {pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal", pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal"}
+    known = lambda one: one.nvmlReturn == pynvml.NVML_SUCCESS and one.valueType in value
+    return {str(one.fieldId): getattr(one.value, value[one.valueType]) if known(one) else None for one in found}
 
 
 def processes(function, handle):

@@ -11,7 +11,7 @@ use crate::code::{Answer, Code};
 use crate::edge::{InOut, Out, Room, device_calls, put};
 use crate::gate::Call;
 use crate::machine::Gpu;
-use crate::scenario::Clocks;
+use crate::scenario::{Clocks, Ecc, Field, RemappedRows};
 
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`
 const UNSIGNED_INT: c_uint = 1;
@@ -75,8 +75,11 @@ device_calls! {
     nvmlDeviceGetRemappedRows(
         call, corrected: Out<c_uint>, uncorrected: Out<c_uint>, pending: Out<c_uint>, failed: Out<c_uint>
     ) {
-        call.gpu()?;
-        [corrected, uncorrected, pending, failed].into_iter().try_for_each(|out| put(out, 0))
+        let rows = call.gpu()?.written.remapped_rows.as_ref().ok_or(Code::NOT_SUPPORTED)?;
+        put(corrected, rows.corrected)?;
+        put(uncorrected, rows.uncorrected)?;
+        put(pending, rows.pending.into())?;
+        put(failed, rows.failed.into())
     }
     nvmlDeviceGetRetiredPages(call, _cause: c_uint, count: InOut<c_uint>, _pages: Room<c_ulonglong>) {
         no_page(call, count)
@@ -156,12 +159,47 @@ fn energy(gpu: &Gpu) -> c_ulonglong {
     start.saturating_add(*grown as u64)
 }
 
+type FieldAnswer = Result<(c_uint, c_ulonglong), Code>;
+
+fn remapped(gpu: &Gpu, part: fn(&RemappedRows) -> c_uint) -> FieldAnswer {
+    let rows = gpu.written.remapped_rows.as_ref().ok_or(Code::NOT_SUPPORTED)?;
+    Ok((UNSIGNED_INT, part(rows).into()))
+}
+
+fn retired(gpu: &Gpu, part: fn(&Ecc) -> c_ulonglong) -> FieldAnswer {
+    gpu.written
+        .retired_pages
+        .as_ref()
+        .map(|pages| (UNSIGNED_LONG_LONG, part(pages)))
+        .ok_or(Code::NOT_SUPPORTED)
+}
+
+fn recovery_action(gpu: &Gpu) -> FieldAnswer {
+    gpu.written.recovery_action.map(|action| (UNSIGNED_INT, action.into())).ok_or(Code::NOT_SUPPORTED)
+}
+
 /// Each field has its own result code; the call as a whole succeeds.
 fn answer_field(gpu: &Gpu, value: &mut FieldValue, now: i64) {
     let answer = match value.field {
+        3 => Ok((UNSIGNED_LONG_LONG, gpu.written.ecc.corrected)),
+        4 => Ok((UNSIGNED_LONG_LONG, gpu.written.ecc.uncorrected)),
+        29 => retired(gpu, |pages| pages.corrected),
+        30 => retired(gpu, |pages| pages.uncorrected),
         83 => Ok((UNSIGNED_LONG_LONG, energy(gpu))),
+        142 => remapped(gpu, |rows| rows.corrected),
+        143 => remapped(gpu, |rows| rows.uncorrected),
+        144 => remapped(gpu, |rows| rows.pending.into()),
+        145 => remapped(gpu, |rows| rows.failed.into()),
         185 | 186 => Ok((UNSIGNED_INT, gpu.written.power.0)),
+        230 => recovery_action(gpu),
         _ => Err(Code::NOT_SUPPORTED),
+    };
+    let answer = match gpu.written.fields.get(&value.field) {
+        // As an old driver that does not know the field.
+        Some(Field::Unknown(())) => return,
+        Some(Field::Error(name)) => Err(Code::named(name).unwrap_or(Code::UNKNOWN)),
+        Some(Field::Value(kind, number)) => Ok((*kind, *number)),
+        None => answer,
     };
     (value.stamp, value.latency) = (now, 0);
     value.code = answer.err().unwrap_or(Code::SUCCESS);

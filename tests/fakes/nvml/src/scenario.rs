@@ -89,6 +89,14 @@ pub(crate) struct Gpu {
     /// Bits of `nvmlClocksEventReasons`.
     pub(crate) throttle_reasons: u64,
     pub(crate) ecc: Ecc,
+    /// Number of the recovery action. If absent, the driver does not report it.
+    pub(crate) recovery_action: Option<u32>,
+    /// If absent, the device does not remap rows.
+    pub(crate) remapped_rows: Option<RemappedRows>,
+    /// If absent, the device does not retire pages.
+    pub(crate) retired_pages: Option<Ecc>,
+    /// Answers of fields (`NVML_FI_*`) in place of the usual ones.
+    pub(crate) fields: BTreeMap<u32, Field>,
     pub(crate) compute_mode: ComputeMode,
     pub(crate) persistence: bool,
     pub(crate) processes: Vec<Process>,
@@ -120,6 +128,10 @@ impl Default for Gpu {
             performance_state: 0,
             throttle_reasons: 0,
             ecc: Ecc::default(),
+            recovery_action: Some(0),
+            remapped_rows: Some(RemappedRows::default()),
+            retired_pages: None,
+            fields: BTreeMap::new(),
             compute_mode: ComputeMode::Default,
             persistence: true,
             processes: Vec::new(),
@@ -194,6 +206,30 @@ impl Default for Clocks {
 pub(crate) struct Ecc {
     pub(crate) corrected: u64,
     pub(crate) uncorrected: u64,
+}
+
+/// Memory rows that the device replaced, by cause.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RemappedRows {
+    pub(crate) corrected: u32,
+    pub(crate) uncorrected: u32,
+    /// Whether a row will be replaced at the next reset.
+    pub(crate) pending: bool,
+    /// Whether a row could not be replaced.
+    pub(crate) failed: bool,
+}
+
+/// Answer of a field.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Field {
+    /// The driver leaves the caller's structure unchanged.
+    Unknown(()),
+    /// Name of an error.
+    Error(String),
+    /// Type (`nvmlValueType_t`) and bits of the value.
+    Value(u32, u64),
 }
 
 /// Which processes can use the device.

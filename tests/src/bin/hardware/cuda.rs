@@ -2,12 +2,12 @@
 #![allow(unsafe_code, reason = "NVIDIA's driver has a C interface")]
 #![allow(non_snake_case, reason = "functions have the names of cuda.h")]
 
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use libloading::Library;
 
-/// A kernel that runs until this many nanoseconds have passed on the GPU's clock.
+/// A kernel that runs until this many nanoseconds have passed on the GPU's clock, and one that writes to an address.
 const KERNEL: &str = "
 .address_size 64
 .visible .entry spin(.param .u64 nanoseconds)
@@ -21,6 +21,15 @@ LOOP:
     sub.u64 %passed, %now, %begin;
     setp.lt.u64 %again, %passed, %length;
     @%again bra LOOP;
+    ret;
+}
+.visible .entry fault(.param .u64 address)
+{
+    .reg .u32 %value;
+    .reg .u64 %place;
+    ld.param.u64 %place, [address];
+    mov.u32 %value, 1;
+    st.global.u32 [%place], %value;
     ret;
 }
 ";
@@ -115,7 +124,7 @@ impl Gpu {
         self.driver.cuMemAlloc_v2(&raw mut address, bytes)
     }
 
-    pub(crate) fn kernel(&self) -> Result<Kernel, String> {
+    pub(crate) fn kernel(&self, name: &CStr) -> Result<Kernel, String> {
         let (mut module, mut function, mut blocks) = (0, 0, 0);
         let mut compile = |(version, target): &(&str, &str)| {
             let text = format!(".version {version}\n.target {target}{KERNEL}");
@@ -124,7 +133,7 @@ impl Gpu {
         };
         let [oldest, newer @ ..] = &TARGETS;
         newer.iter().fold(compile(oldest), |compiled, target| compiled.or_else(|_| compile(target)))?;
-        self.driver.cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr())?;
+        self.driver.cuModuleGetFunction(&raw mut function, module, name.as_ptr())?;
         self.driver.cuDeviceGetAttribute(&raw mut blocks, MULTIPROCESSORS, self.device)?;
         Ok(Kernel(function, c_uint::try_from(blocks).unwrap_or(1)))
     }
@@ -135,9 +144,9 @@ impl Gpu {
         Ok(stream)
     }
 
-    /// Launches the kernel. Stream 0 is the default stream.
-    pub(crate) fn launch(&self, kernel: &Kernel, stream: usize, mut nanoseconds: u64) -> Result<(), String> {
-        let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
+    /// Launches the kernel with this argument. Stream 0 is the default stream.
+    pub(crate) fn launch(&self, kernel: &Kernel, stream: usize, mut argument: u64) -> Result<(), String> {
+        let mut parameters = [(&raw mut argument).cast::<c_void>()];
         let (Kernel(function, blocks), first) = (*kernel, parameters.as_mut_ptr());
         self.driver.cuLaunchKernel(function, blocks, 1, 1, 32, 1, 1, 0, stream, first, ptr::null_mut())
     }

@@ -6,7 +6,8 @@ use std::path::Path;
 use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::struct_wrappers::device::{ProcessInfo, ProcessUtilizationSample};
+use nvml_wrapper::struct_wrappers::device::{FieldValueSample, ProcessInfo, ProcessUtilizationSample};
+use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 
 /// The driver.
@@ -39,6 +40,20 @@ pub(crate) struct Answer {
     pub(crate) device: Vec<(u64, u32)>,
     /// Used memory of the GPU in bytes.
     pub(crate) used: u64,
+}
+
+/// Health of a GPU; `None` if the driver does not report it.
+#[derive(Debug)]
+pub(crate) struct Health {
+    /// Fields 230, 4, and 142 to 145: recovery action, uncorrected ECC errors, remapped rows.
+    pub(crate) action: Option<u64>,
+    pub(crate) ecc: Option<u64>,
+    pub(crate) rows: [Option<u64>; 4],
+    /// The same rows, by `nvmlDeviceGetRemappedRows`.
+    pub(crate) rows_by_call: [Option<u64>; 4],
+    pub(crate) total: u64,
+    /// Whether the library has `nvmlDeviceGetMemoryLimits_v1`.
+    pub(crate) has_limits: bool,
 }
 
 impl Answer {
@@ -144,6 +159,38 @@ impl Driver {
             refused,
             device: own.filter(|sample| sample.0 > since).collect(),
             used: device.memory_info()?.used,
+        })
+    }
+}
+
+impl Driver {
+    /// Reads the health of a GPU.
+    #[allow(unsafe_code, reason = "the wrapper lacks these functions")]
+    pub(crate) fn health(&self, uuid: &str) -> Result<Health, NvmlError> {
+        let device = self.0.device_by_uuid(uuid)?;
+        let fields = device.field_values_for(&[230, 4, 142, 143, 144, 145].map(FieldId))?;
+        let number =
+            |field: &Result<FieldValueSample, NvmlError>| match field.as_ref().ok()?.value.as_ref().ok()? {
+                SampleValue::U32(value) => Some(u64::from(*value)),
+                SampleValue::U64(value) => Some(*value),
+                _ => None,
+            };
+        let field = |position: usize| fields.get(position).and_then(number);
+        let mut rows = [0; 4];
+        let [corrected, uncorrected, pending, failed] = &mut rows;
+        let remapped = self.0.lib().nvmlDeviceGetRemappedRows.as_ref();
+        // SAFETY: the call writes four numbers.
+        let code =
+            remapped.map(|call| unsafe { call(device.handle(), corrected, uncorrected, pending, failed) });
+        // SAFETY: the symbol is not called.
+        let limits = unsafe { self.0.lib().__library.get::<fn()>(b"nvmlDeviceGetMemoryLimits_v1\0") };
+        Ok(Health {
+            action: field(0),
+            ecc: field(1),
+            rows: [field(2), field(3), field(4), field(5)],
+            rows_by_call: rows.map(|rows| matches!(code, Ok(0)).then(|| rows.into())),
+            total: device.memory_info()?.total,
+            has_limits: limits.is_ok(),
         })
     }
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use bailiff_mps::control::Question;
 use bailiff_mps::reply;
+use bailiff_snapshot::wire::Gpu;
+use bailiff_snapshot::{RecoveryAction, XidClass};
 use serde_json::Value;
 
 use crate::driver::mebibytes;
@@ -47,6 +49,78 @@ impl Run {
         let published = Published::of(self.subject("idle")?.pid, &first);
         let unknown = (published.is_unknown("first_sample"), "the first snapshot differs");
         self.published(["the exporter was started", "", &published.text()], &[unknown])
+    }
+
+    /// Returns the GPU in the newest snapshot.
+    fn gpu(&mut self) -> Result<Gpu, String> {
+        self.let_run(&["idle"])?;
+        let (setting, uuid) = (&self.setting, self.card.uuid.as_str());
+        let mut gpu = None;
+        until("a snapshot of the GPU", || {
+            let last = programs::snapshots(setting, 0).pop();
+            gpu = last.and_then(|last| last.gpus.into_iter().find(|gpu| gpu.uuid.as_deref() == Some(uuid)));
+            gpu.is_some()
+        })?;
+        gpu.ok_or_else(|| "no snapshot".to_owned())
+    }
+
+    pub(crate) fn health(&mut self) -> Tried {
+        let (gpu, uuid) = (self.gpu()?, self.card.uuid.clone());
+        let driver = self.driver.health(&uuid).map_err(|error| error.to_string())?;
+        let answer = format!("{driver:?}");
+        let published = format!(
+            "action {}, remap pending {:?}, failed {:?}, uncorrected ECC errors {:?}, clock events {:?}",
+            gpu.recovery_action.as_deref().unwrap_or("unknown"),
+            gpu.row_remap_pending,
+            gpu.row_remap_failed,
+            gpu.ecc_uncorrected,
+            gpu.clock_events
+        );
+        let flag = |position: usize| driver.rows[position].map(|flag| flag == 1);
+        let claims = [
+            (
+                gpu.recovery_action == driver.action.map(|action| RecoveryAction::of(action).into()),
+                "another action",
+            ),
+            (driver.rows == driver.rows_by_call, "the fields and the call differ"),
+            ([gpu.row_remap_pending, gpu.row_remap_failed] == [flag(2), flag(3)], "other states of rows"),
+            (gpu.ecc_uncorrected == driver.ecc, "another number of ECC errors"),
+            (gpu.clock_events.is_some(), "clock events are unknown"),
+        ];
+        outcome(["nothing", &answer, &published], &claims)
+    }
+
+    pub(crate) fn own_cgroup(&mut self) -> Tried {
+        let (gpu, uuid) = (self.gpu()?, self.card.uuid.clone());
+        let driver = self.driver.health(&uuid).map_err(|error| error.to_string())?;
+        if let Some(why) = &gpu.memory_unknown {
+            return Err(format!("the memory is unknown here: {why}"));
+        }
+        let answer = format!("{} in total; limits: {}", mebibytes(driver.total), driver.has_limits);
+        let total = gpu.memory.map(|memory| memory.total);
+        let published = total.map_or("no total".to_owned(), mebibytes);
+        outcome(
+            ["nothing", &answer, &published],
+            &[(total == Some(driver.total), "another total was published")],
+        )
+    }
+
+    /// Lets a kernel write to an address without memory. This ends the work of the worker's context and of no other.
+    pub(crate) fn xid(&mut self) -> Tried {
+        let before = self.gpu()?.xids;
+        let faulty = self.start("fault")?;
+        // If there is no error, the row reports that.
+        let _ = until("an Xid error", || self.gpu().is_ok_and(|gpu| gpu.xids != before));
+        drop(faulty);
+        let new: Vec<u64> = self.gpu()?.xids.into_keys().filter(|xid| !before.contains_key(xid)).collect();
+        let class = |xid: &u64| format!("{xid} ({})", XidClass::of(*xid).name());
+        let published = format!("Xid {}", new.iter().map(class).collect::<Vec<_>>().join(", "));
+        let expected = new.iter().any(|xid| [13, 31].contains(xid));
+        let claims = [
+            (expected, "neither Xid 13 nor 31 was received"),
+            (new.iter().all(|xid| XidClass::of(*xid) == XidClass::Application), "another class"),
+        ];
+        outcome(["a kernel wrote to address 16", "", &published], &claims)
     }
 
     /// Kills a process that holds memory, and measures when the memory is released.

@@ -18,6 +18,9 @@ const REST: Duration = Duration::from_millis(180);
 const BURST: usize = 4;
 const STREAMS: usize = 16;
 
+/// An address at which no memory of the GPU is mapped.
+const UNMAPPED: u64 = 16;
+
 /// The kind of work: `idle`, `memory` and so on, as in [`run`]. Kinds that use MPS start with `mps`.
 pub(crate) type Work = &'static str;
 
@@ -48,6 +51,13 @@ fn run(work: &str) -> Result<(), String> {
             let streams: Result<Vec<usize>, String> = (0..STREAMS).map(|_| gpu.stream()).collect();
             compute(&gpu, &streams?, None)
         }
+        "fault" => {
+            // The error of the wait is the expected one.
+            let _ = gpu.launch(&gpu.kernel(c"fault")?, 0, UNMAPPED).and_then(|()| gpu.wait());
+            print_line("ready");
+            until_end();
+            Ok(())
+        }
         "leaderless" => exit_leader(),
         "forked" => fork(),
         "idle" | "mps-idle" | "memory" | "terminated" => {
@@ -62,7 +72,7 @@ fn run(work: &str) -> Result<(), String> {
 /// Launches a kernel on each of these streams, waits for all of them, and repeats.
 fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), String> {
     static END: AtomicBool = AtomicBool::new(false);
-    let kernel = gpu.kernel()?;
+    let kernel = gpu.kernel(c"spin")?;
     let nanoseconds = u64::try_from(KERNEL.as_nanos()).map_err(|error| error.to_string())?;
     thread::spawn(|| {
         until_end();

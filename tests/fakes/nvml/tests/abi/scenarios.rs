@@ -21,6 +21,8 @@ fn every_scenario_is_a_machine() {
         ("mig", 2),
         ("mps", 2),
         ("none", 0),
+        ("r535", 2),
+        ("r580", 2),
         ("r615", 2),
     ];
     for (name, gpus) in cases {
