@@ -252,15 +252,15 @@ fn number(field: &nvmlFieldValue_t) -> Result<u64, NvmlError> {
 /// Returns the driver's mask of reasons for reduced clocks.
 pub(super) fn clock_events(device: &Device<'_>) -> Result<u64, NvmlError> {
     let library = device.nvml().lib();
-    let ask = |call: Result<&unsafe extern "C" fn(nvmlDevice_t, *mut c_ulonglong) -> nvmlReturn_t, _>| {
+    let read = |call: Result<&unsafe extern "C" fn(nvmlDevice_t, *mut c_ulonglong) -> nvmlReturn_t, _>| {
         let mut mask = 0;
         // SAFETY: the call writes one number.
         nvml_try(unsafe { nvml_sym(call)?(device.handle(), &raw mut mask) }).map(|()| mask)
     };
-    match ask(library.nvmlDeviceGetCurrentClocksEventReasons.as_ref()) {
+    match read(library.nvmlDeviceGetCurrentClocksEventReasons.as_ref()) {
         // Drivers before 535 have only the older name.
         Err(error) if super::not_offered(&error) => {
-            ask(library.nvmlDeviceGetCurrentClocksThrottleReasons.as_ref())
+            read(library.nvmlDeviceGetCurrentClocksThrottleReasons.as_ref())
         }
         answer => answer,
     }
