@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
+use crate::{Place, Truth};
+
 /// Maximum number of positions in a list. Longer lists are mistakes.
 const MOST_POSITIONS: usize = 1024;
 
@@ -78,6 +80,19 @@ impl JobRecord {
     /// Returns whether an id in a cgroup path names this job.
     pub fn is_named(&self, id: &str) -> bool {
         self.job.as_ref() == id || self.sluid.as_ref().is_some_and(|sluid| sluid.as_ref() == id)
+    }
+
+    /// Returns whether a process at this place belongs to the job. Outside cgroups of jobs, a process of the job's owner may
+    /// belong to it, and so may one in a container, which a daemon may have started for the job as another user.
+    pub fn owns(&self, place: &Place, uid: Option<u32>) -> Truth {
+        let in_session = || place.cgroup.split('/').any(|part| part == format!("user-{}.slice", self.uid));
+        match &place.slurm_job {
+            Some(job) => self.is_named(job).into(),
+            None if uid.is_none_or(|uid| uid == self.uid) || place.is_contained() || in_session() => {
+                Truth::Unknown
+            }
+            None => Truth::False,
+        }
     }
 }
 

@@ -104,6 +104,23 @@ fn only_processes_in_the_jobs_cgroup_count() {
         (AllocationState::Unknown, None),
         "a process of the owner outside cgroups of jobs may belong to the job"
     );
+    let of = |uid, place: &Place| bailiff_snapshot::Facts {
+        uid: Some(uid),
+        place: place.clone(),
+        ..process(None, State::Sleeping)
+    };
+    let container = Place { container: Some("c1".into()), ..Place::default() };
+    let session =
+        Place { cgroup: "/user.slice/user-1000.slice/user@1000.service/a".into(), ..Place::default() };
+    let cases = [
+        (of(0, &container), AllocationState::Unknown, "a daemon may have started a container for the job"),
+        (of(100_999, &session), AllocationState::Unknown, "a subordinate uid in a session of the owner"),
+        (of(0, &Place::default()), AllocationState::NeverUsed, "a display server"),
+    ];
+    for (facts, expected, what) in cases {
+        let found = state(vec![empty(1), holds(2, 50, facts.clone()), holds(3, 50, facts)]);
+        assert_eq!(found.0, expected, "{what}");
+    }
 }
 
 #[test]

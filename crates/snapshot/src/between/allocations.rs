@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::slurm::{
     AllocatedGpu, Allocation, AllocationState, JobRecord, SlurmNode, SlurmSample, Unallocated,
 };
-use crate::{Gpu, Holder, ProcessId, Snapshot};
+use crate::{Gpu, Holder, ProcessId, Snapshot, Truth};
 
 /// Utilization in percent up to which a process counts as idle.
 const IDLE_UP_TO: u32 = 1;
@@ -90,12 +90,10 @@ impl Join<'_> {
         let mut known = Vec::new();
         for holder in &gpu.holders {
             let facts = self.now.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
-            match facts.map(|facts| (&facts.place.slurm_job, facts.uid)) {
-                Some((Some(job), _)) if record.is_named(job) => known.push(holder),
-                Some((Some(_), _)) => {}
-                // Without a cgroup of the job, a process of its owner may belong to it.
-                Some((None, uid)) if uid.is_some_and(|uid| uid != record.uid) => {}
-                Some(_) | None => return Processes::Unknown,
+            match facts.map_or(Truth::Unknown, |facts| record.owns(&facts.place, facts.uid)) {
+                Truth::True => known.push(holder),
+                Truth::False => {}
+                Truth::Unknown => return Processes::Unknown,
             }
         }
         Processes::Known(known)
