@@ -71,6 +71,17 @@ fn exporter_shows_the_gpus_of_jobs_and_whether_they_are_used() {
 }
 
 #[test]
+fn hooks_run_for_an_allocation_without_steps() {
+    let cluster = Cluster::start(Tracking::Cgroup, SHORT, "");
+    let job = cluster.allocate();
+    until("a record", || cluster.record(&job));
+    assert_eq!(cluster.runs("prolog", "clean"), 1);
+    cluster.must("scancel", &[&job]);
+    until("the epilog's count", || (cluster.runs("epilog", "clean") == 1).then_some(()));
+    assert!(cluster.record(&job).is_none());
+}
+
+#[test]
 fn job_without_gpus_passes() {
     let cluster = Cluster::start(Tracking::Parents, SHORT, "");
     cluster.must("runuser", &["-u", USER, "--", "srun", "--chdir=/", "true"]);

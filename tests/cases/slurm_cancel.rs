@@ -21,9 +21,21 @@ use end_to_end::wait::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// An action must begin within one interval, and starts some programs of Slurm before that.
-const TICKS: [&str; 6] = ["--interval", "1s", "--look-back", "2s", "--deadline", "10s"];
+/// Sampling interval, and look-back. An action must begin within one interval, and starts some programs of Slurm before
+/// that.
+const INTERVAL: [&str; 2] = ["1s", "2s"];
+/// If samples of more than two intervals are missed, it is unknown whether a job has used its GPU.
+const LONG: [&str; 2] = ["3s", "6s"];
+/// Slurm's programs give up sooner if slurmctld does not respond. They wait for munged without a limit.
+const PATIENCE: &str = "MessageTimeout=3\n";
 const HELD: &str = "used: 1GiB, sm: 0";
+const IDLE: &str = "name: idle-job
+    target: workload
+    select: {slurm_jobs: \"*\"}
+    when: {gpu_util: {max: 1%}}";
+const NEVER_USED: &str = "name: never-used-job
+    target: slurm_job
+    when: {never_used_gpus: {min: 1}, used_gpus: {max: 0}, gpu_util: {max: 1%}}";
 
 /// A cluster, a node with a GPU, and an enforcer that cancels idle jobs.
 struct Stage {
@@ -34,7 +46,14 @@ struct Stage {
 
 impl Stage {
     fn new(cluster: Cluster) -> Self {
-        let node = Node::with_ticks("", &[""], &TICKS);
+        Self::with_interval(cluster, INTERVAL)
+    }
+
+    fn with_interval(cluster: Cluster, [interval, look_back]: [&str; 2]) -> Self {
+        let records = cluster.state();
+        let ticks = ["--interval", interval, "--look-back", look_back, "--deadline", "10s"];
+        let records = ["--slurm.dir", records.to_str().unwrap()];
+        let node = Node::with_ticks("", &[""], &[ticks.as_slice(), &records].concat());
         fs::set_permissions(node.home.device(), Permissions::from_mode(0o666)).unwrap();
         fs::create_dir(node.home.path().join("bin")).unwrap();
         let stage = Self { enforcer: None, node, cluster };
@@ -44,22 +63,28 @@ impl Stage {
 
     /// Writes a rule that cancels idle jobs.
     fn rules(&self, mode: &str, step: &str, name: &str) {
+        self.policy(mode, (IDLE, step), &format!("slurm: {{node: {name}, conf: CONF}}"));
+    }
+
+    /// Writes a rule that cancels jobs that never used their GPU.
+    fn never_used(&self, mode: &str, more: &str) {
+        self.policy(mode, (NEVER_USED, "{}"), &format!("slurm: {{conf: CONF}}\n{more}"));
+    }
+
+    fn policy(&self, mode: &str, (rule, step): (&str, &str), more: &str) {
         let conf = self.cluster.path().join("etc/slurm.conf");
         self.node.home.write(&format!(
             "version: 1
 mode: {mode}
 defaults: {{startup_grace: 0s, clear_after: 1, cooldown: 0s}}
 limits: {{per_gpu_hour: 100, per_user_hour: 100, per_node_hour: 100}}
-slurm: {{node: {name}, conf: {}}}
+{}
 rules:
-  - name: idle-job
-    target: workload
-    select: {{slurm_jobs: \"*\"}}
-    when: {{gpu_util: {{max: 1%}}}}
+  - {rule}
     for: {{samples: 3}}
     then: [{{cancel_job: {step}}}]
 ",
-            conf.display()
+            more.replace("CONF", conf.to_str().unwrap())
         ));
     }
 
@@ -101,6 +126,31 @@ rules:
         (job, pid)
     }
 
+    /// Submits a job that does not open the device file. Returns its id and the pid of its process, once the exporter shows
+    /// that it has not used its GPU. On a busy machine, samples may have been missed; then it submits another one.
+    fn unused_job(&self, options: &[&str]) -> (String, u32) {
+        loop {
+            let script = "trap 'echo TERM; exit' TERM; echo $$; while :; do sleep 0.2; done";
+            let job = self.cluster.submit_with(options, script);
+            let pid = self.cluster.pid_of(&job);
+            if self.is_never_used(&job) {
+                return (job, pid);
+            }
+            self.cluster.must("scancel", &[&job]);
+            until("the job's end", || self.cluster.record(&job).is_none().then_some(()));
+        }
+    }
+
+    /// Waits until the exporter shows a job, and returns whether it has not used its GPU in any sample.
+    fn is_never_used(&self, job: &str) -> bool {
+        self.node.exporter.until("the job's state", |page| {
+            ["never_used", "unknown"].into_iter().find(|state| {
+                let labels = [("slurm_job", job), ("state", state)];
+                page.value("bailiff_slurm_gpu_allocation_info", &labels).is_some()
+            })
+        }) == "never_used"
+    }
+
     fn hold(&self, pid: u32) {
         self.node.hold_process(pid, HELD);
     }
@@ -119,18 +169,27 @@ rules:
         until("the job's end", || (self.state(job) == "CANCELLED" && start(pid).is_none()).then_some(()));
     }
 
+    /// Returns the state of a job, or the states of a heterogeneous job's components.
     fn state(&self, job: &str) -> String {
-        self.cluster.shown(job, "State:20")
+        let shown = self.cluster.shown(job, "State:20");
+        let mut states: Vec<&str> = shown.lines().map(str::trim).collect();
+        states.dedup();
+        states.join(",")
     }
 
     /// Checks that an action was refused with this result and reason, and that the job still runs.
     fn refused(&self, (job, pid): (&str, u32), result: &str, why: &str) {
+        self.refused_as(&["--pid", &pid.to_string()], (job, pid, "RUNNING"), (result, why));
+    }
+
+    /// The same for a job in this state, and for a target that `explain` finds with these arguments.
+    fn refused_as(&self, target: &[&str], (job, pid, state): (&str, u32, &str), (result, why): (&str, &str)) {
         let line = self.until_result(result);
         let detail = line["detail"].as_str().unwrap();
         assert!(detail.contains(why), "{line}");
         assert!(start(pid).is_some(), "{line}");
-        assert_eq!(self.state(job), "RUNNING");
-        let explained = self.enforcer().run(&["explain", "--pid", &pid.to_string()]);
+        assert_eq!(self.state(job), state);
+        let explained = self.enforcer().run(&[&["explain"], target].concat());
         let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
         assert!(
             explained.contains(&format!("cancel_job: {result}: ")) && explained.contains(why),
@@ -215,7 +274,7 @@ fn job_that_started_after_its_processes_is_not_cancelled() {
     stage.refused(
         (&job, tenant.pid()),
         "identity_changed",
-        "changed: job 1 (RUNNING) started after its processes",
+        "changed: job 1 (RUNNING) started after it was seen on this node",
     );
     assert_eq!(tenant.terms_received(), 0);
 }
@@ -280,7 +339,7 @@ fn user_without_rights_over_jobs_cancels_nothing() {
 /// Stops a daemon before each step of an action, and checks that the job runs until the daemon is continued, that there is
 /// a reason, and that only this job is cancelled.
 fn stopped(daemon: &str) {
-    let mut stage = Stage::new(cluster(""));
+    let mut stage = Stage::new(cluster(PATIENCE));
     let (bystander, _) = stage.job(&["--cpus-per-task=1"]);
     stage.start();
     for (program, command) in [("squeue", ""), ("scontrol", "update"), ("scancel", "")] {
@@ -319,22 +378,189 @@ fn stopped_munged_delays_the_cancellation() {
     stopped("munged");
 }
 
-#[test]
-fn processes_that_slurm_does_not_end_are_reported_and_not_signalled() {
+/// Stops slurmd before a step of an action, and checks that the processes are reported and not signalled, and that the job
+/// ends once slurmd is continued.
+fn stopped_slurmd(program: &str, command: &str) {
     let mut stage = Stage::new(cluster("UnkillableStepTimeout=1\n"));
     let (job, pid) = stage.job(&[]);
+    let pid_file = stage.cluster.pid_file("slurmd");
+    let stop = format!("case \"$*\" in {command}*) kill -STOP $(cat {});; esac", pid_file.display());
+    stage.wrap(program, &format!("{stop}; exec $real \"$@\""));
     stage.start();
-    stage.cluster.signal("slurmd", Signal::STOP);
     stage.hold(pid);
     let line = stage.until_result("completing");
     assert!(line["detail"].as_str().unwrap().contains(&format!("processes still run: {pid}")), "{line}");
     assert_eq!((stage.state(&job).as_str(), start(pid).is_some()), ("COMPLETING", true));
     assert_eq!(stage.cluster.output_of(&job).lines().count(), 1, "no signal arrived");
+    stage.cluster.signal("slurmd", Signal::CONT);
+    stage.until_cancelled(&job, pid);
+}
+
+#[test]
+fn processes_are_not_signalled_if_slurmd_is_stopped_before_the_query() {
+    stopped_slurmd("squeue", "");
+}
+
+#[test]
+fn processes_are_not_signalled_if_slurmd_is_stopped_before_the_comment() {
+    stopped_slurmd("scontrol", "update");
+}
+
+#[test]
+fn processes_are_not_signalled_if_slurmd_is_stopped_before_the_request() {
+    stopped_slurmd("scancel", "");
+}
+
+#[test]
+fn job_that_never_used_its_gpu_is_cancelled_with_or_without_processes() {
+    let mut stage = Stage::with_interval(cluster(""), LONG);
+    stage.never_used("enforce", "");
+    let (job, pid) = stage.unused_job(&[]);
+    stage.start();
+    let line = stage.until_result("released");
+    assert!(says_ended(&line, &job), "{line}");
+    assert_eq!(line["target"]["job"]["job"], job);
+    assert_eq!(line["target"]["members"], serde_json::json!([]));
+    stage.until_cancelled(&job, pid);
+    let action = line["id"].as_u64().unwrap();
+    let comment = format!("bailiff {} action={action} rule=never-used-job", stage.cluster.node());
+    assert_eq!(stage.cluster.shown(&job, "admin_comment:200"), comment);
+    // A job of salloc without steps has no process.
+    until("the epilog", || stage.cluster.record(&job).is_none().then_some(()));
+    let allocated = stage.cluster.allocate();
+    until("a cancelled job", || {
+        stage.node.home.lines().iter().any(|line| says_ended(line, &allocated)).then_some(())
+    });
+    until("the job's end", || (stage.state(&allocated) == "CANCELLED").then_some(()));
+}
+
+#[test]
+fn dry_run_names_a_job_that_never_used_its_gpu() {
+    let mut stage = Stage::with_interval(cluster(""), LONG);
+    stage.never_used("dry-run", "");
+    let (job, pid) = stage.unused_job(&[]);
+    stage.start();
+    let why = format!("dry run: would cancel job {job} (RUNNING)");
+    stage.refused_as(&["--rule", "never-used-job"], (&job, pid, "RUNNING"), ("dry_run", &why));
+}
+
+/// Checks that the policy's `protect` exempts a job because of a process without GPU memory.
+fn protected(tracking: Tracking, why: &str) {
+    let mut stage = Stage::with_interval(Cluster::start(tracking, "", ""), LONG);
+    stage.never_used("enforce", "protect: {comms: [sleep]}");
+    let (job, pid) = stage.unused_job(&[]);
+    stage.start();
+    stage.refused_as(&["--rule", "never-used-job"], (&job, pid, "RUNNING"), ("refused", why));
+}
+
+#[test]
+fn protected_process_of_a_job_without_gpu_memory_exempts_the_job() {
+    protected(Tracking::Cgroup, "is exempt: the policy protects it (comms is sleep)");
+}
+
+#[test]
+fn protected_process_that_may_belong_to_a_job_exempts_the_job() {
+    protected(Tracking::Parents, "may belong to the job, and is exempt: the policy protects it");
+}
+
+/// Requeues a job after it was found, and checks that its next run is not cancelled.
+fn requeued(interval: [&str; 2], job: impl Fn(&Stage) -> String) {
+    let mut stage = Stage::with_interval(cluster(""), interval);
+    let job = job(&stage);
+    let (mark, sent) = (stage.node.home.path().join("requeued"), stage.node.home.path().join("sent"));
+    let touch = |path: &std::path::Path| format!("touch {}", path.display());
+    stage.wrap("scontrol", &format!("[ $1 = show ] || {{ $real requeue {job}; {}; }}", touch(&mark)));
+    // The next query is answered when the next run has started. Slurm would wait for 2 minutes.
+    let shown = |format: &str| format!("$($real --noheader --jobs={job} --format={format})");
+    stage.wrap(
+        "squeue",
+        &format!(
+            "if [ -e {} ]; then
+until [ {} = BeginTime ]; do sleep 0.05; done
+/usr/bin/scontrol update jobid={job} starttime=now
+until [ {} = RUNNING ]; do sleep 0.05; done
+fi
+exec $real \"$@\"",
+            mark.display(),
+            shown("%r"),
+            shown("%T")
+        ),
+    );
+    stage.wrap("scancel", &touch(&sent));
+    stage.start();
+    let line = stage.until_result("identity_changed");
+    drop(stage.enforcer.take());
+    let why = format!("changed: job {job} (RUNNING) started after it was seen on this node");
+    assert!(line["detail"].as_str().unwrap().contains(&why), "{line}");
+    assert!(!sent.exists(), "no request was sent");
+    assert_eq!(stage.state(&job), "RUNNING");
+}
+
+#[test]
+fn requeued_job_with_processes_is_not_cancelled() {
+    requeued(INTERVAL, |stage| {
+        let (job, pid) = stage.job(&["--requeue"]);
+        stage.hold(pid);
+        job
+    });
+}
+
+#[test]
+fn requeued_job_that_never_used_its_gpu_is_not_cancelled() {
+    requeued(LONG, |stage| {
+        stage.never_used("enforce", "");
+        stage.unused_job(&["--requeue"]).0
+    });
+}
+
+#[test]
+fn job_that_is_suspended_meanwhile_is_not_cancelled() {
+    let mut stage = Stage::new(cluster(""));
+    let (job, pid) = stage.job(&[]);
+    stage.wrap("scontrol", &format!("[ $1 = show ] || $real suspend {job}; exec $real \"$@\""));
+    stage.start();
+    stage.hold(pid);
+    let why = format!("changed: job {job} (SUSPENDED) is not running");
+    stage.refused_as(&["--pid", &pid.to_string()], (&job, pid, "SUSPENDED"), ("identity_changed", &why));
+    stage.cluster.must("scontrol", &["resume", &job]);
+}
+
+#[test]
+fn heterogeneous_job_is_cancelled_only_if_the_step_permits_it() {
+    // Slurm starts components only on different nodes.
+    let mut stage = Stage::new(Cluster::of_nodes(2, (Tracking::Cgroup, "", "")));
+    let part = ["--cpus-per-task=1", ":", "--cpus-per-task=1", "--gres=gpu:1"];
+    let (job, pid) = stage.job(&part);
+    stage.start();
+    stage.hold(pid);
+    let why = format!("job {job}+0 (RUNNING) is heterogeneous, and the step has `nodes: one`");
+    stage.refused((&job, pid), "spans_nodes", &why);
+    stage.rules("enforce", "{nodes: any}", &stage.cluster.node());
+    stage.enforcer().run(&["reload"]);
+    stage.until_result("released");
+    until("the end of both components", || {
+        let states = stage.cluster.must("squeue", &["-h", "-t", "all", "-o", "%i %T"]);
+        let cancelled = states.lines().all(|line| line.ends_with("CANCELLED"));
+        (cancelled && states.lines().count() == 2).then_some(())
+    });
+    assert!(start(pid).is_none());
+}
+
+#[test]
+fn memory_that_the_driver_still_lists_is_reported() {
+    let mut stage = Stage::new(cluster(""));
+    let (job, pid) = stage.job(&[]);
+    stage.start();
+    stage.node.hold_pid(pid, HELD);
+    let line = stage.until_result("gone_not_released");
+    let why = format!(": memory_held: the driver still lists process {pid} on GPU 0");
+    assert!(line["detail"].as_str().unwrap().contains(&why), "{line}");
+    stage.until_cancelled(&job, pid);
 }
 
 #[test]
 fn request_without_an_answer_is_unknown() {
-    let mut stage = Stage::new(cluster("UnkillableStepTimeout=1\n"));
+    let mut stage = Stage::new(cluster(&format!("{PATIENCE}UnkillableStepTimeout=1\n")));
     let (job, pid) = stage.job(&[]);
     let pid_file = stage.cluster.pid_file("slurmctld");
     stage.wrap("scancel", &format!("kill -STOP $(cat {}); exec $real \"$@\"", pid_file.display()));

@@ -161,6 +161,18 @@ impl Cluster {
         text.trim().to_owned()
     }
 
+    /// Allocates a GPU to a job of [`USER`] without steps, and returns its id.
+    ///
+    /// # Panics
+    /// If Slurm does not allocate one.
+    pub fn allocate(&self) -> String {
+        let command = ["-u", USER, "--", "salloc", "--no-shell", "--immediate=30", "--gres=gpu:1"];
+        let output = self.run("runuser", &command, &[]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let id = text.lines().find_map(|line| line.strip_prefix("salloc: Granted job allocation "));
+        id.unwrap_or_else(|| panic!("{text}")).trim().to_owned()
+    }
+
     /// Returns what a job has printed.
     pub fn output_of(&self, job: &str) -> String {
         fs::read_to_string(self.path().join(format!("log/{job}.out"))).unwrap_or_default()

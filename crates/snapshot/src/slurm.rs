@@ -130,6 +130,9 @@ pub struct HookRuns {
 /// Slurm's part of a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SlurmNode {
+    /// Records of the jobs of this boot.
+    #[serde(default)]
+    pub jobs: Vec<JobRecord>,
     /// Each allocated GPU of each job.
     pub allocations: Vec<Allocation>,
     /// Memory that jobs hold on GPUs that they were not given.

@@ -261,6 +261,7 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
     let mut notes = Vec::new();
     let mut living = 0;
     let holders = subject.members.iter().filter(|member| member.holds);
+    let holds = holders.clone().next().is_some();
     for member in holders {
         let Some(key) = member.key else {
             return Err(Refusal::refused(format!(
@@ -286,6 +287,12 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
                 )));
             }
         }
+    }
+    if living == 0 && subject.job.is_some() {
+        // The job may go on without these processes.
+        let outcome = Outcome::Reprieved;
+        let why = "all processes of the job that held GPU memory have exited".to_owned();
+        return if holds { Err(Refusal { outcome, why }) } else { Ok(notes) };
     }
     if living == 0 {
         return Err(Refusal {
@@ -419,7 +426,15 @@ mod tests {
         };
         let members = pids.iter().map(member).collect();
         let id = TargetId("workload:x".into());
-        Subject { id, kind: Kind::Workload, uid: Some(1000), user: None, gpus: Vec::new(), members }
+        Subject {
+            id,
+            kind: Kind::Workload,
+            uid: Some(1000),
+            user: None,
+            gpus: Vec::new(),
+            job: None,
+            members,
+        }
     }
 
     #[test]
@@ -571,6 +586,20 @@ mod tests {
             change(&mut now[1]);
             assert_eq!(identify(&both, &now).unwrap_err().outcome, outcome);
         }
+        let mut job = subject(&[100]);
+        job.job = Some(bailiff_snapshot::slurm::JobRecord {
+            boot_id: String::new(),
+            job: "7".parse().unwrap(),
+            sluid: None,
+            uid: 1000,
+            user: None,
+            node: String::new(),
+            gpus: None,
+            boot_ms: 0,
+        });
+        assert_eq!(identify(&job, &[]).unwrap_err().outcome, Outcome::Reprieved, "the job goes on");
+        job.members.clear();
+        assert_eq!(identify(&job, &[found(102)]), Ok(vec![]), "a job without GPU memory");
         let mut denied = found(100);
         denied.devices = Some(Devices::Denied);
         assert_eq!(identify(&subject(&[100]), &[denied]).unwrap().len(), 1, "it is noted");

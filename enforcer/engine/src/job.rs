@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bailiff_snapshot::slurm::JobId;
+use bailiff_snapshot::Moment;
+use bailiff_snapshot::slurm::{JobId, JobRecord};
 
 use crate::guard::Refusal;
 use crate::policy::JobNodes;
@@ -14,14 +15,24 @@ pub const FORMAT: &str = "%A|%i|%F|%K|%U|%T|%S|%D|%N";
 /// A job, as the node knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Job id in the path of its cgroup.
+    /// Job id in the path of its cgroup, or in its record.
     pub id: JobId,
-    /// Owner of its processes.
+    /// Owner of its processes, or of the job in its record.
     pub uid: u32,
     /// Slurm's name of this node.
     pub node: String,
-    /// Start of its first process, since the Unix epoch. A run of the job that started later is another one.
+    /// Start of its first process, or of its prolog, since the Unix epoch. A run of the job that started later is another
+    /// one.
     pub began: Duration,
+}
+
+impl Job {
+    /// Returns the job of a record. Each run of a job has a record of its own.
+    pub fn of_record(record: &JobRecord, now: Moment) -> Self {
+        let age = now.boot.saturating_sub(Duration::from_millis(record.boot_ms));
+        let began = now.wall.saturating_sub(age);
+        Self { id: record.job.clone(), uid: record.uid, node: record.node.clone(), began }
+    }
 }
 
 /// A job that may be cancelled.
@@ -72,7 +83,7 @@ pub fn decide(output: &str, job: &Job, nodes: JobNodes) -> Result<Cancellable, R
     let line = match Line::about(output, &job.id).as_slice() {
         [line] => *line,
         [] => {
-            let why = format!("Slurm does not show job {}, but its processes are running", job.id);
+            let why = format!("Slurm does not show job {}, but it has not ended on this node", job.id);
             return Err(refusal(Outcome::NotVisible, &why));
         }
         _ => return Err(changed(&format!("Slurm shows several jobs with id {}", job.id))),
@@ -86,9 +97,7 @@ pub fn decide(output: &str, job: &Job, nodes: JobNodes) -> Result<Cancellable, R
     }
     // Slurm cuts times to seconds.
     if line.start.parse::<u64>().ok().is_none_or(|start| start > job.began.as_secs()) {
-        return Err(changed(&format!(
-            "{about} started after its processes on this node, so it was requeued"
-        )));
+        return Err(changed(&format!("{about} started after it was seen on this node, so it was requeued")));
     }
     let one_node = line.count == "1" && line.nodes == job.node;
     if line.count == "1" && !one_node || nodes == JobNodes::Any && !includes(line.nodes, &job.node) {

@@ -13,5 +13,12 @@ pub enum Kind {
     Lease = "lease",
     /// A server of MPS.
     MpsServer = "mps_server",
+    /// A Slurm job with a record of the prolog, with or without processes.
+    SlurmJob = "slurm_job",
 }
+}
+
+impl Kind {
+    /// Number of kinds.
+    pub(crate) const COUNT: usize = Self::ALL.len();
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::slurm::JobRecord;
 use bailiff_snapshot::workload::{self, Home, Lookup, Node};
 
 use crate::Kind;
@@ -37,6 +38,7 @@ impl Members<'_> {
             Kind::Process | Kind::MpsServer => {
                 self.offspring(table, |_, child| !self.holding.contains(&child.stat.key))
             }
+            Kind::SlurmJob => self.subject.job.as_ref().map(|job| of_job(table, job)).unwrap_or_default(),
             Kind::Lease => Vec::new(),
         };
         found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
@@ -84,6 +86,16 @@ fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
         workload.is_some_and(|workload| workload.to_string() == name)
     };
     table.people.iter().filter(|(pid, _)| belongs(pid)).map(|(_, person)| person).collect()
+}
+
+/// Returns the processes in the cgroup of a Slurm job, without the external step and Slurm's own.
+fn of_job<'a>(table: &'a Table, job: &JobRecord) -> Vec<&'a ProcessInfo> {
+    let is_slurm = |person: &ProcessInfo| person.uid == 0 && person.stat.comm == "slurmstepd";
+    let belongs = |person: &&ProcessInfo| {
+        let named = person.place.slurm_job.as_deref().is_some_and(|id| job.is_named(id));
+        named && matches!(Home::of(&person.place), Home::Named(_)) && !is_slurm(person)
+    };
+    table.people.values().filter(belongs).collect()
 }
 
 #[cfg(test)]
@@ -162,7 +174,8 @@ mod tests {
         };
         let id = TargetId(case.id.into());
         let members = vec![member];
-        let subject = Subject { id, kind: case.kind, uid: None, user: None, gpus: Vec::new(), members };
+        let subject =
+            Subject { id, kind: case.kind, uid: None, user: None, gpus: Vec::new(), job: None, members };
         let verified: Vec<ProcessKey> = case.verified.iter().copied().map(key).collect();
         let holding = case.holding.iter().copied().map(key).collect();
         let members = Members { subject: &subject, verified: &verified, holding: &holding };
@@ -185,6 +198,38 @@ mod tests {
         check(&Case { holding: &[10, 12], expected: &[10, 11, 13], ..case });
         check(&Case { holder: 9, verified: &[11], expected: &[11, 12], ..case });
         check(&Case { id: "process:30@30", holder: 30, holding: &[30], expected: &[30, 32], ..case });
+    }
+
+    #[test]
+    fn members_of_a_job_are_the_processes_in_its_steps() {
+        let at = |pid, uid, comm: &str, path: &str| {
+            let mut found = person(pid, 1, pid, &format!("/system.slice/slurmstepd.scope/{path}"));
+            (found.uid, found.stat.comm) = (uid, comm.into());
+            found
+        };
+        let table = Table::of([
+            at(50, 1000, "bash", "job_7/step_batch/user/task_0"),
+            at(51, 1001, "python3", "job_7/step_0/user/task_0"),
+            at(52, 0, "slurmstepd", "job_7/step_0/slurm"),
+            at(53, 1000, "slurmstepd", "job_7/step_0/user"),
+            at(54, 0, "sleep", "job_7/step_extern/user"),
+            at(55, 1000, "bash", "job_77/step_batch/user/task_0"),
+            at(56, 1000, "bash", "s5K1KKYAYG5D00/step_0/user"),
+        ]);
+        let record = |sluid: Option<&str>| JobRecord {
+            boot_id: String::new(),
+            job: "7".parse().unwrap(),
+            sluid: sluid.map(|sluid| sluid.parse().unwrap()),
+            uid: 1000,
+            user: None,
+            node: String::new(),
+            gpus: None,
+            boot_ms: 0,
+        };
+        for (sluid, expected) in [(None, vec![50, 51, 53]), (Some("s5K1KKYAYG5D00"), vec![50, 51, 53, 56])] {
+            let found = of_job(&table, &record(sluid)).into_iter().map(|person| person.stat.key.pid);
+            assert_eq!(found.collect::<Vec<u32>>(), expected);
+        }
     }
 
     #[test]

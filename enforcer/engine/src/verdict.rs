@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::slurm::JobRecord;
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
@@ -159,6 +160,9 @@ pub struct Subject {
     pub user: Option<String>,
     /// UUIDs of the GPUs that it holds or is.
     pub gpus: Vec<String>,
+    /// Record of the job, for a Slurm job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobRecord>,
     /// Its processes: those with memory first.
     pub members: Vec<Member>,
 }

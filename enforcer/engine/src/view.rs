@@ -10,14 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::identity::MILLIS_PER_TICK;
-use bailiff_snapshot::{Fault, Held, Leases, MpsServer, PidNamespace, wire};
+use bailiff_snapshot::slurm::JobRecord;
+use bailiff_snapshot::{Allocation, Fault, Held, Leases, MpsServer, PidNamespace, wire};
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
 use crate::value::Value;
 
 /// Stable name of a target: `process:4100@98765` (pid and start tick), `process:4100#12` (only listed by the
-/// driver, first in snapshot 12), `workload:unit:/system.slice/nb.service`, `gpu:GPU-…`, `lease:NAME#TOKEN`.
+/// driver, first in snapshot 12), `workload:unit:/system.slice/nb.service`, `gpu:GPU-…`, `lease:NAME#TOKEN`,
+/// `slurm_job:7@98765` (id and start in milliseconds since boot).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TargetId(pub Arc<str>);
@@ -46,11 +48,14 @@ pub struct Target {
     pub gpus: Vec<usize>,
     /// The lease, for a target of that kind.
     pub lease: Option<Leased>,
+    /// Index among the records of Slurm jobs, for a target of that kind.
+    pub job: Option<usize>,
     /// CPU seconds per second of all its processes; 1 is a busy core.
     pub cpu: Value,
     /// Bytes per second from and to storage, of its processes with GPU memory.
     pub io: Value,
-    /// Whether one of its processes may hold a lost GPU, so that the observed values are incomplete.
+    /// Whether one of its processes may hold a lost GPU, or a GPU of a Slurm job is not reported, so that the observed
+    /// values are incomplete.
     pub(crate) on_lost: bool,
 }
 
@@ -134,6 +139,22 @@ impl View {
     /// Returns the lease of a target of that kind.
     pub fn held(&self, target: &Target) -> Option<&Held> {
         self.leases()?.held.get(target.lease?.place)
+    }
+
+    /// Returns the record of a Slurm job, for a target of that kind.
+    pub fn job(&self, target: &Target) -> Option<&JobRecord> {
+        self.snapshot.slurm.as_ref()?.jobs.get(target.job?)
+    }
+
+    /// Returns the GPUs of a Slurm job that the driver reports.
+    pub(crate) fn allocations<'a>(&'a self, job: &'a JobRecord) -> impl Iterator<Item = &'a Allocation> {
+        let all = self.snapshot.slurm.iter().flat_map(|slurm| &slurm.allocations);
+        all.filter(|allocation| allocation.job == job.job)
+    }
+
+    /// Returns the time since the prolog of a Slurm job.
+    pub(crate) fn age_of_job(&self, job: &JobRecord) -> Duration {
+        self.boot().saturating_sub(Duration::from_millis(job.boot_ms))
     }
 
     /// Returns the processes of a target with GPU memory.

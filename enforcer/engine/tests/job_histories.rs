@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bailiff_engine::job::{self, Job};
 use bailiff_engine::policy::JobNodes;
+use bailiff_snapshot::Moment;
+use bailiff_snapshot::slurm::JobRecord;
 use dice::Dice;
 
 const HISTORIES: u64 = 1000;
@@ -39,11 +41,18 @@ struct Record {
     run: u64,
 }
 
-/// What the node has seen of one run.
+/// What the node has seen of one run: its processes, or the record of its prolog.
 #[derive(Debug)]
 struct Seen {
     job: Job,
     run: u64,
+}
+
+/// When the node was booted, in seconds since the Unix epoch.
+const BOOT: u64 = 1_690_000_000;
+
+fn moment(now: u64) -> Moment {
+    Moment { boot: Duration::from_secs(now - BOOT), wall: Duration::from_secs(now) }
 }
 
 struct Cluster {
@@ -153,6 +162,27 @@ impl Cluster {
         })
     }
 
+    /// Slurm starts a run on the node, and its prolog writes a record some time later. With Slurm's default settings, the
+    /// prolog waits for the first step of the job.
+    fn record(&mut self) -> Option<(JobRecord, u64)> {
+        let running: Vec<Record> =
+            self.records.iter().filter(|record| record.state == "RUNNING").cloned().collect();
+        let run = (!running.is_empty()).then(|| self.dice.pick(&running))?;
+        let latest = self.now - run.start;
+        let written = run.start + self.dice.below(latest + 1);
+        let record = JobRecord {
+            boot_id: String::new(),
+            job: run.id.to_string().parse().unwrap(),
+            sluid: None,
+            uid: run.uid,
+            user: None,
+            node: NODES[0].to_owned(),
+            gpus: None,
+            boot_ms: (written - BOOT) * 1000 + self.dice.below(1000),
+        };
+        Some((record, run.run))
+    }
+
     /// Returns what `squeue --jobs=ID` prints: jobs, arrays and heterogeneous jobs with this id.
     fn squeue(&self, name: &str) -> String {
         let id: u32 = name.parse().unwrap_or_default();
@@ -202,14 +232,34 @@ fn unconfirmed(squeue: &dyn Fn(&str) -> String, job: &Job, nodes: JobNodes) -> O
     job::decide(&squeue(job.id.as_ref()), job, nodes).ok().map(|job| job.name)
 }
 
+/// How a job becomes a target.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    /// By its processes.
+    Processes,
+    /// By the record of its prolog. The record stays if the epilog does not run.
+    Record(OfRecord),
+}
+
+/// Returns the job of a record.
+type OfRecord = fn(&JobRecord, Moment) -> Job;
+
 /// Runs a history. Returns whether the job that was seen was cancelled.
-fn history(seed: u64, decide: Decide) -> Result<bool, String> {
+fn history(seed: u64, by: By, decide: Decide) -> Result<bool, String> {
     let mut cluster = Cluster::new(seed);
     let before = cluster.dice.of(1, 6);
     (0..before).for_each(|_| cluster.happen());
-    let Some(seen) = cluster.see() else { return Ok(false) };
+    let (seen, record) = match by {
+        By::Processes => (cluster.see(), None),
+        By::Record(_) => (None, cluster.record()),
+    };
     let after = cluster.dice.below(6);
     (0..after).for_each(|_| cluster.happen());
+    let seen = match (by, record) {
+        (By::Record(job), Some((record, run))) => Some(Seen { job: job(&record, moment(cluster.now)), run }),
+        _ => seen,
+    };
+    let Some(seen) = seen else { return Ok(false) };
     let nodes = if cluster.dice.percent(50) { JobNodes::One } else { JobNodes::Any };
     let output = cluster.squeue(seen.job.id.as_ref());
     let Some(name) = decide(&|name| cluster.squeue(name), &seen.job, nodes) else { return Ok(false) };
@@ -230,12 +280,11 @@ fn history(seed: u64, decide: Decide) -> Result<bool, String> {
 
 #[test]
 fn no_other_job_is_cancelled_in_random_histories() {
-    let mut cancelled = 0;
-    for seed in 1..=HISTORIES {
-        cancelled +=
-            u32::from(history(seed, right).unwrap_or_else(|wrong| panic!("history {seed}: {wrong}")));
+    for by in [By::Processes, By::Record(Job::of_record)] {
+        let run = |seed| history(seed, by, right).unwrap_or_else(|wrong| panic!("history {seed}: {wrong}"));
+        let cancelled = (1..=HISTORIES).filter(|seed| run(*seed)).count();
+        assert!(cancelled > 150, "only {cancelled} of {HISTORIES} jobs were cancelled");
     }
-    assert!(cancelled > 150, "only {cancelled} of {HISTORIES} jobs were cancelled");
 }
 
 /// Replaces fields by what the node knows, so that `job::decide` does not check them.
@@ -272,7 +321,12 @@ fn wrong_decisions_cancel_other_jobs() {
         }),
     ];
     for (what, decide) in wrong {
-        let found = (1..=HISTORIES).any(|seed| history(seed, decide).is_err());
-        assert!(found, "{what}: not detected");
+        for by in [By::Processes, By::Record(Job::of_record)] {
+            let found = (1..=HISTORIES).any(|seed| history(seed, by, decide).is_err());
+            assert!(found, "{what}: not detected");
+        }
     }
+    // The time of the sample instead of the record's start.
+    let job: OfRecord = |record, now| Job { began: now.wall, ..Job::of_record(record, now) };
+    assert!((1..=HISTORIES).any(|seed| history(seed, By::Record(job), right).is_err()));
 }

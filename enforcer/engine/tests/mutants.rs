@@ -198,8 +198,8 @@ const MUTANTS: [Mutant; 34] = [
         "the mass breaker never opens",
         "enforcer/engine/src/engine/breakers.rs",
         (
-            "self.mass.see(matches.too_many(limits) && !truthful);",
-            "self.mass.see(matches.too_many(limits) && !truthful && matches.workloads.some > 4);",
+            "self.mass.see(too_many && !truthful);",
+            "self.mass.see(too_many && !truthful && matches.of_kinds[0].targets.some > 4);",
         ),
     ),
     mutant(

@@ -1,11 +1,12 @@
-//! Step `cancel_job`: has Slurm cancel a job after the processes and Slurm's view of the job were compared, and verifies
-//! the result. No process is signalled.
+//! Step `cancel_job`: has Slurm cancel a job after the processes, or the prolog's record, and Slurm's view of the job were
+//! compared, and verifies the result. No process is signalled.
 
 use std::time::Duration;
 
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::job::{self, Cancellable, Job};
 use bailiff_engine::policy::{JobComment, JobNodes};
+use bailiff_engine::process::ProcessInfo;
 use bailiff_engine::verdict::Outcome;
 use bailiff_proc::Pidfd;
 use bailiff_snapshot::slurm::JobId;
@@ -37,8 +38,13 @@ struct Cancellation<'a> {
 pub(super) fn cancel(context: &ActionContext<'_>, nodes: JobNodes) -> Result<ActionResult, Refusal> {
     let group = context.gather()?;
     let slurm = &*context.request.slurm;
-    let node = slurm.node.clone().unwrap_or_else(|| short(&context.settings.node).to_owned());
-    let job = Job { id: job_of(&group)?, uid: group.owner, node, began: began(&group) };
+    let job = if let Some(record) = &context.request.subject.job {
+        Job::of_record(record, clock::now())
+    } else {
+        let node = slurm.node.clone().unwrap_or_else(|| short(&context.settings.node).to_owned());
+        Job { id: job_of(&group)?, uid: group.owner, node, began: began(&group) }
+    };
+    exempt_elsewhere(&group)?;
     let programs = Programs { slurm, permissions: context.settings.permissions };
     let before = context.inbox.view().map(|view| Memory::of(&view.snapshot));
     let mut cancellation = Cancellation { context, programs, group, nodes, job, before };
@@ -68,6 +74,20 @@ fn job_of(group: &Group<'_>) -> Result<JobId, Refusal> {
         return Err(Refusal::refused("not all processes of the workload are in the job's cgroup"));
     }
     id.parse().map_err(|error| Refusal::refused(format!("{error}")))
+}
+
+/// Checks the processes that may belong to a job of which no process was found: all of its owner outside cgroups of jobs. With
+/// `proctrack/linuxproc`, jobs have no cgroups.
+fn exempt_elsewhere(group: &Group<'_>) -> Result<(), Refusal> {
+    let Some(protect) = group.request.limits.protect.as_ref().filter(|_| group.held.is_empty()) else {
+        return Ok(());
+    };
+    let may_belong = |person: &&ProcessInfo| person.uid == group.owner && person.place.slurm_job.is_none();
+    let exempt = group.people().filter(may_belong).find_map(|person| Some((person, (protect.0)(person)?)));
+    exempt.map_or(Ok(()), |(person, why)| {
+        let pid = person.stat.key.pid;
+        Err(Refusal::refused(format!("process {pid} may belong to the job, and is exempt: {why}")))
+    })
 }
 
 /// Returns when the first member was started, since the Unix epoch.
@@ -123,7 +143,8 @@ impl Cancellation<'_> {
             });
         }
         self.group.renew_after_a_while()?;
-        if self.group.all_ended() {
+        // A Slurm job may have no process.
+        if self.context.request.subject.job.is_none() && self.group.all_ended() {
             return Err(Refusal { outcome: Outcome::Gone, why: "all processes have exited".to_owned() });
         }
         let patience = self.programs.patience() + self.context.settings.verify * MARGIN;
@@ -184,6 +205,11 @@ impl Cancellation<'_> {
     }
 
     fn released(&self, state: &str) -> ActionResult {
+        let subject = &self.context.request.subject;
+        let held = self.before.as_ref().map(|before| before.held_by(&self.group.keys()));
+        if held == Some(0) && !subject.members.iter().any(|member| member.holds) {
+            return ActionResult::new(Outcome::Released, state);
+        }
         let result = released(self.context, &self.group, self.before.as_ref());
         let held = if result.outcome == Outcome::GoneNotReleased { ": memory_held: " } else { "" };
         let detail = format!("{state}{held}{}", result.detail);

@@ -194,6 +194,7 @@ mod tests {
                 uid: None,
                 user: None,
                 gpus: Vec::new(),
+                job: None,
                 members: Vec::new(),
             };
             assert_eq!(path(&subject, &unified), expected, "{name} in {unified}");

@@ -41,7 +41,7 @@ pub(super) fn run_program(
 pub(super) fn run(context: &ActionContext<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {
     let request = context.request;
     let group = match request.subject.kind {
-        Kind::Process | Kind::Workload => Some(context.gather()?),
+        Kind::Process | Kind::Workload | Kind::SlurmJob => Some(context.gather()?),
         Kind::Gpu | Kind::Lease | Kind::MpsServer => None,
     };
     let payload = json!({

@@ -369,6 +369,9 @@ impl<'a> Group<'a> {
 }
 
 fn owner(request: &ActionRequest, found: &[Found]) -> Result<u32, Refusal> {
+    if let Some(job) = &request.subject.job {
+        return Ok(job.uid);
+    }
     let holders =
         request.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);
     let mut living = holders.filter_map(|key| found.iter().find(|found| found.key() == key));

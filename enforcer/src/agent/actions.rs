@@ -161,6 +161,7 @@ fn of_lease(lease: &Lease) -> Subject {
         uid: lease.number("uid"),
         user: lease.get("user").map(str::to_owned),
         gpus: lease.gpus().map(str::to_owned).collect(),
+        job: None,
         members: holder.into_iter().collect(),
     }
 }
@@ -174,6 +175,7 @@ fn of_gpu(gpu: &Gpu) -> Subject {
         uid: None,
         user: None,
         gpus: gpu.uuid.iter().cloned().collect(),
+        job: None,
         members: Vec::new(),
     }
 }

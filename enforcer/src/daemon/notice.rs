@@ -36,7 +36,7 @@ impl Daemon {
         let mut channels: Vec<String> = notify_step.flatten().cloned().collect();
         channels.sort_unstable();
         channels.dedup();
-        let Some(words) = ended(report) else { return };
+        let Some(words) = ended(report, verdict.subject.kind) else { return };
         let text = format!("{} {words} (rule {}).", named(&verdict.subject), verdict.rule);
         self.send(verdict, ("terminate", text), &channels);
     }
@@ -96,8 +96,10 @@ fn named(subject: &Subject) -> String {
         Kind::Gpu => "the GPU",
         Kind::Lease => "your lease",
         Kind::MpsServer => "the MPS server",
+        Kind::SlurmJob => "your job",
     };
-    format!("{what}{comm}")
+    let job = subject.job.as_ref().map(|job| format!(" {}", job.job)).unwrap_or_default();
+    format!("{what}{job}{comm}")
 }
 
 /// Returns a phrase about the subject's GPU memory; empty if a part of it is unknown.
@@ -145,6 +147,7 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
     let when = humantime::format_duration(Duration::from_secs(seconds));
     let what = match &step.action {
         Action::Terminate { .. } => "it will be terminated".to_owned(),
+        Action::CancelJob { .. } if rule.target == Kind::SlurmJob => "it will be cancelled".to_owned(),
         Action::CancelJob { .. } => "its Slurm job will be cancelled".to_owned(),
         Action::Signal(signal) => format!("it will be sent {}", signal.name),
         Action::ReleaseLease => "it will be released".to_owned(),
@@ -158,8 +161,9 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
 }
 
 /// Returns a phrase about the result of an action, for the owner; `None` if nothing was done.
-fn ended(report: &ActionReport) -> Option<String> {
+fn ended(report: &ActionReport, kind: Kind) -> Option<String> {
     Some(match report.outcome {
+        Outcome::Released if kind == Kind::SlurmJob => "was cancelled".to_owned(),
         Outcome::Released => match report.released.map(memory) {
             Some(memory) => format!("was terminated; {memory} of GPU memory was released"),
             None => "was terminated, and its memory was released".to_owned(),
@@ -192,6 +196,7 @@ mod tests {
             uid: None,
             user: None,
             gpus: Vec::new(),
+            job: None,
             members: Vec::new(),
         };
         let verdict = Verdict {

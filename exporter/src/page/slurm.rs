@@ -15,8 +15,9 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     };
     for allocation in &slurm.allocations {
         let Allocation { job, gpu, gpu_uuid, state, .. } = allocation;
-        let user = allocation.user.clone().unwrap_or_else(|| allocation.uid.to_string());
-        let labels = label(job.as_ref(), gpu, gpu_uuid.as_deref()).with("user", &user);
+        let uid = allocation.uid.to_string();
+        let user = allocation.user.as_deref().unwrap_or(&uid);
+        let labels = label(job.as_ref(), gpu, gpu_uuid.as_deref()).with("uid", &uid).with("user", user);
         page.put(&metrics::SLURM_ALLOCATION, &labels.with("state", state.name()), PRESENT);
     }
     for allocation in &slurm.allocations {

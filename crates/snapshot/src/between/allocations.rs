@@ -19,6 +19,7 @@ pub(crate) fn join(sample: SlurmSample, now: &Snapshot, previous: Option<&Snapsh
         let allocated = record.gpus.iter().flatten();
         node.allocations.extend(allocated.filter_map(|gpu| join.allocation(record, gpu)));
         node.unallocated.extend(join.unallocated(record));
+        node.jobs.push(record.clone());
     }
     node
 }

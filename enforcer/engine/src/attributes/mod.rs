@@ -11,6 +11,7 @@ mod gpu;
 mod lease;
 mod mps;
 mod process;
+mod slurm_job;
 
 /// A value that can be observed of a target.
 #[derive(Debug)]
@@ -63,8 +64,8 @@ macro_rules! attributes {
 }
 
 attributes! {
-"gpu_util" [Process Workload Gpu MpsServer] Unit::Percent, "nvml", process::gpu_util,
-    "GPU utilization by the target: the busiest engine on its busiest GPU. For `target: gpu`, the utilization of the GPU. Unknown if one of its GPUs was not observed or is lost, unless another GPU is busy enough to decide the comparison.";
+"gpu_util" [Process Workload Gpu MpsServer SlurmJob] Unit::Percent, "nvml", process::gpu_util,
+    "GPU utilization by the target: the busiest engine on its busiest GPU. For `target: gpu`, the utilization of the GPU. For `target: slurm_job`, 0 if the job has no process on any GPU; unknown if the state of one of its GPUs is unknown. Unknown if one of its GPUs was not observed or is lost, unless another GPU is busy enough to decide the comparison.";
 "vram" [Process Workload] Unit::Bytes, "nvml", process::vram,
     "GPU memory that the target holds, summed over its GPUs. Unknown if the driver does not report it for one GPU, unless the memory on the others decides the comparison.";
 "vram_share" [Process Workload] Unit::Percent, "nvml", process::vram_share,
@@ -73,8 +74,8 @@ attributes! {
     "CPU utilization of the process and its descendants without GPU memory; for a workload, of all its processes. 100% is one core. Unknown in the first sample of a process.";
 "io_rate" [Process Workload] Unit::BytesPerSecond, "proc", |target, _| target.io,
     "Bytes per second read from and written to storage. Unknown without the permission to read it (CAP_SYS_PTRACE).";
-"age" [Process Workload Lease MpsServer] Unit::Duration, "proc", process::age,
-    "Time since the process started; for a workload, since its oldest process started; for a lease, since it was granted.";
+"age" [Process Workload Lease MpsServer SlurmJob] Unit::Duration, "proc", process::age,
+    "Time since the process started; for a workload, since its oldest process started; for a lease, since it was granted; for a Slurm job, since its prolog ran.";
 "state" [Process Workload] Unit::Words(State::NAMES), "proc", process::state,
     "State of the process; for a workload, of any of its processes. disk_sleep (synonym: D): uninterruptible sleep, in which signals have no effect; stopped: by a signal; frozen: the cgroup is frozen (docker pause); zombie_leader: the thread-group leader exited, other threads are running and hold memory.";
 "orphaned" [Process Workload] Unit::Flag, "proc", process::orphaned,
@@ -133,6 +134,12 @@ attributes! {
     "The larger of two numbers: MPS clients of any user that the driver lists on the server's GPUs, and the server's clients in the control daemon's last response. Unknown if the driver returned no process list.";
 "mps_status" [MpsServer] Unit::Words(MpsStatus::NAMES), "mps", mps::mps_status,
     "Status of the server in the control daemon's last response. In status fault, it accepts no new client until all clients affected by a fatal fault have exited. Unknown if the daemon does not report it (drivers up to 535).";
+"allocated_gpus" [SlurmJob] Unit::Count, "slurm", slurm_job::allocated_gpus,
+    "GPUs that Slurm has allocated to the job on this node. Unknown if the prolog could not determine them.";
+"never_used_gpus" [SlurmJob] Unit::Count, "slurm, nvml", slurm_job::never_used_gpus,
+    "Allocated GPUs on which no process of the job was observed in any sample since its prolog. Unknown if the state of one of its GPUs is unknown.";
+"used_gpus" [SlurmJob] Unit::Count, "slurm, nvml", slurm_job::used_gpus,
+    "Allocated GPUs on which a process of the job was observed since its prolog. Unknown if the state of one of its GPUs is unknown.";
 }
 
 pub(crate) use process::runs;

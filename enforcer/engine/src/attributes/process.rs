@@ -1,6 +1,6 @@
 //! Attributes of processes and workloads; `age` also of leases and MPS servers.
 
-use super::seconds;
+use super::{seconds, slurm_job};
 use crate::Kind;
 use crate::value::Value;
 use crate::view::{Target, View, joined};
@@ -12,6 +12,9 @@ pub(super) fn gpu_util(target: &Target, view: &View) -> Value {
             Some(percent) => Value::Number(f64::from(percent) / 100.0),
             None => Value::Unknown("not reported by the driver"),
         };
+    }
+    if target.kind == Kind::SlurmJob {
+        return slurm_job::gpu_util(target, view);
     }
     view.most(target, |holder| holder.utilization.map(|percent| f64::from(percent) / 100.0))
 }
@@ -35,6 +38,9 @@ pub(super) fn age(target: &Target, view: &View) -> Value {
         let granted = view.held(target).and_then(|held| held.age_ms);
         return granted
             .map_or(Value::Unknown("the time of the grant is unknown"), |age| Value::Number(seconds(age)));
+    }
+    if let Some(job) = view.job(target) {
+        return Value::Number(view.age_of_job(job).as_secs_f64());
     }
     let ages = view.processes(target).map(|process| view.age(process).map(|age| age.as_secs_f64()));
     joined(ages, f64::max)

@@ -88,14 +88,21 @@ pub(crate) struct Share {
 /// Matches in one sample.
 #[derive(Debug)]
 pub(crate) struct Matches {
-    /// Workloads that match.
-    pub(crate) workloads: Share,
-    /// Owners of the workloads that match, and of all workloads without built-in or configured protection.
-    pub(crate) users: Share,
+    /// Workloads and Slurm jobs.
+    pub(crate) of_kinds: [Matching; 2],
     /// A process of a workload that does not match was observed busy.
     pub(crate) other_busy: bool,
     /// The shortest `for` of the rules that matched.
     pub(crate) window: Duration,
+}
+
+/// Matching targets of one kind in one sample.
+#[derive(Debug)]
+pub(crate) struct Matching {
+    /// Targets that match.
+    pub(crate) targets: Share,
+    /// Owners of the targets that match, and of all targets without built-in or configured protection.
+    pub(crate) users: Share,
 }
 
 impl Share {
@@ -106,12 +113,12 @@ impl Share {
     }
 }
 
-impl Matches {
-    /// Returns whether too many workloads match. One user's idle workloads are not enough, unless the node has
+impl Matching {
+    /// Returns whether too many targets match. One user's idle workloads are not enough, unless the node has
     /// only one user: otherwise, any user could stop all actions.
     fn too_many(&self, limits: &Limits) -> bool {
-        self.workloads.all >= limits.mass_min as usize
-            && self.workloads.reaches(limits.mass_share)
+        self.targets.all >= limits.mass_min as usize
+            && self.targets.reaches(limits.mass_share)
             && self.users.some >= self.users.all.min(2)
     }
 }
@@ -125,7 +132,8 @@ impl Breakers {
         }
         let ago = self.busy.as_ref().map(|busy| busy.ago(tick.now, tick.boot_id()));
         let truthful = ago.is_some_and(|ago| ago <= matches.window);
-        self.mass.see(matches.too_many(limits) && !truthful);
+        let too_many = matches.of_kinds.iter().any(|matching| matching.too_many(limits));
+        self.mass.see(too_many && !truthful);
     }
 
     /// Opens the unknown breaker if most of at least four outcomes are unknown for several ticks; closes it

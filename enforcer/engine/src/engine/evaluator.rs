@@ -54,12 +54,12 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) tick: &'a Tick<'a>,
     pub(crate) table: &'a ConditionTable,
     /// Places of the targets in the view, by kind.
-    pub(crate) places: &'a [Vec<usize>; 5],
+    pub(crate) places: &'a [Vec<usize>; Kind::COUNT],
     /// Number of each target, by its place in the view.
     pub(crate) seen: &'a [usize],
-    pub(crate) populations: &'a [Population; 5],
+    pub(crate) populations: &'a [Population; Kind::COUNT],
     /// Targets that were not seen, by kind.
-    pub(crate) absent: &'a [Vec<(usize, Absent)>; 5],
+    pub(crate) absent: &'a [Vec<(usize, Absent)>; Kind::COUNT],
     /// Index of the rule in the policy.
     pub(crate) rule: usize,
     pub(crate) verdicts: &'a mut Vec<Verdict>,
@@ -126,7 +126,7 @@ impl RuleEvaluator {
             context.verdicts.extend(cleared);
         }
         let unknown = outcome == Truth::Unknown;
-        if !unknown || !subject::is_new(&context.tick.view.targets[place], context.tick.view) {
+        if !unknown || !subject::is_unknown_by_nature(&context.tick.view.targets[place], context.tick.view) {
             context.proc_table.unknown += usize::from(unknown);
             context.proc_table.all += 1;
         }
@@ -206,8 +206,9 @@ impl RuleEvaluator {
     fn absent(&mut self, (number, fate): (usize, Absent), context: &mut EvalContext<'_>) {
         let Some(track) = self.tracks.get_mut(number) else { return };
         let mut after = *track;
-        context.proc_table.all += usize::from(fate == Absent::Unknown);
-        context.proc_table.unknown += usize::from(fate == Absent::Unknown);
+        let counts = fate == Absent::Unknown && self.rule.target != Kind::SlurmJob;
+        context.proc_table.all += usize::from(counts);
+        context.proc_table.unknown += usize::from(counts);
         match fate {
             Absent::Gone => after = Track::default(),
             Absent::Unknown => {

@@ -70,7 +70,7 @@ pub struct Engine {
     policy: Arc<Policy>,
     evaluators: Vec<RuleEvaluator>,
     table: ConditionTable,
-    populations: [Population; 5],
+    populations: [Population; Kind::COUNT],
     actions: ActionTracker,
     /// Holds reported from outside.
     outside: BTreeSet<Hold>,
@@ -343,7 +343,7 @@ impl Engine {
     }
 
     /// Removes targets that no longer exist, after every rule has recorded their end.
-    fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; 5]) {
+    fn leave(&mut self, absent: &[Vec<(usize, population::Absent)>; Kind::COUNT]) {
         for (population, absent) in self.populations.iter_mut().zip(absent) {
             for (number, _) in absent.iter().filter(|(_, fate)| *fate == population::Absent::Gone) {
                 let left = population.leave(*number);
@@ -354,8 +354,8 @@ impl Engine {
 }
 
 /// Returns the places of the targets in a view, by kind.
-fn places(view: &View) -> [Vec<usize>; 5] {
-    let mut places: [Vec<usize>; 5] = Default::default();
+fn places(view: &View) -> [Vec<usize>; Kind::COUNT] {
+    let mut places: [Vec<usize>; Kind::COUNT] = Default::default();
     for (place, target) in view.targets.iter().enumerate() {
         places[target.kind as usize].push(place);
     }

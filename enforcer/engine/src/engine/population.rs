@@ -103,6 +103,10 @@ impl Slot {
         if kind == Kind::Lease {
             return if view.leases().is_some() { Absent::Gone } else { Absent::Unknown };
         }
+        if kind == Kind::SlurmJob {
+            let read = view.snapshot.slurm.is_some() && view.source("slurm") == Health::Well;
+            return if read { Absent::Gone } else { Absent::Unknown };
+        }
         let ill = |source| view.source(source) == Health::Ill;
         // A listed pid without further data may be this process.
         let shadowed = || {

@@ -160,7 +160,8 @@ impl Age {
             let age = view.held(target).and_then(|held| held.age_ms);
             return age.map_or(Self::Unknown, |age| Self::Youngest(Duration::from_millis(age)));
         }
-        let mut youngest = Self::None;
+        let job = view.job(target).map(|job| view.age_of_job(job));
+        let mut youngest = job.map_or(Self::None, Self::Youngest);
         for process in view.processes(target).filter(|process| process.state != State::Gone) {
             let Some(age) = view.age(process) else { return Self::Unknown };
             youngest = match youngest {

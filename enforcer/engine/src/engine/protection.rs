@@ -56,6 +56,9 @@ pub(crate) fn builtin(
     };
     let is_ours =
         |key: ProcessKey| ours.contains(&key).then_some("it belongs to the enforcer or the exporter");
+    if view.job(target).is_some_and(|job| job.uid == 0) && root == Root::Protected {
+        return Some("it is a job of root");
+    }
     let holders = view.processes(target).find_map(|process| {
         let facts = process.facts.as_ref();
         let comm = facts.map_or("", |facts| &facts.comm);
@@ -88,11 +91,12 @@ pub(crate) fn builtin(
 
 /// Returns whether the target is a pid that only the driver lists: there is no process to protect or to signal.
 pub(super) fn is_gone(target: &Target, view: &View) -> bool {
-    is_of_people(target) && view.processes(target).all(|process| process.state == State::Gone)
+    let gone = || view.processes(target).all(|process| process.state == State::Gone);
+    target.kind != Kind::SlurmJob && is_of_people(target) && gone()
 }
 
 fn is_of_people(target: &Target) -> bool {
-    matches!(target.kind, Kind::Process | Kind::Workload)
+    matches!(target.kind, Kind::Process | Kind::Workload | Kind::SlurmJob)
 }
 
 /// Returns whether an entry of `protect` or `except` applies to a target: to one member of a process or
@@ -109,13 +113,17 @@ pub(crate) fn exempts(entry: &Condition, target: &Target, view: &View) -> Truth 
 }
 
 /// Returns the members of a process or workload, with and without memory. If the latter are unknown, one
-/// unknown member stands for them. Any other target has one entry without a member.
+/// unknown member stands for them. A Slurm job has itself as a member, because its processes without memory are read only
+/// when an action is carried out. Any other target has one entry without a member.
 fn members<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Option<MemberFacts<'a>>> {
     let people = is_of_people(target);
     let holders = view.processes(target).map(MemberFacts::holder);
     let relatives = view.relatives(target).chain(view.below(target));
     let relatives = relatives.map(|relative| MemberFacts::relative(relative, view));
-    let unseen = target.relatives.is_none().then(MemberFacts::default);
+    let unseen = target.relatives.is_none().then(|| match view.job(target) {
+        Some(job) => MemberFacts::job(job, view),
+        None => MemberFacts::default(),
+    });
     let all = holders.chain(relatives).chain(unseen).filter(move |_| people);
     all.map(Some).chain((!people).then_some(None))
 }
@@ -149,10 +157,11 @@ pub(crate) fn decisive(entry: &Condition, target: &Target, view: &View) -> Optio
 }
 
 fn named(member: &MemberFacts<'_>, meant: Truth) -> String {
-    let name = match (member.pid, member.comm) {
-        (Some(pid), Some(comm)) => format!("process {pid} ({comm})"),
-        (Some(pid), None) => format!("process {pid}"),
-        (None, _) => "an unknown process of the target (not all of its processes are known)".to_owned(),
+    let name = match (member.pid, member.comm, member.job) {
+        (Some(pid), Some(comm), _) => format!("process {pid} ({comm})"),
+        (Some(pid), None, _) => format!("process {pid}"),
+        (None, _, Some(job)) => format!("job {}", job.job),
+        (None, _, None) => "an unknown process of the target (not all of its processes are known)".to_owned(),
     };
     if meant == Truth::True { format!("{name} is exempt") } else { format!("{name} may be exempt") }
 }

@@ -330,7 +330,7 @@ impl Engine {
 }
 
 /// Returns the number of a target that was known earlier.
-fn known(populations: &mut [Population; 5], kind: Kind, saved: SavedTrack) -> usize {
+fn known(populations: &mut [Population; Kind::COUNT], kind: Kind, saved: SavedTrack) -> usize {
     let population = &mut populations[kind as usize];
     population.number(&saved.target).unwrap_or_else(|| {
         let gpus = saved.gpus.iter().map(|uuid| Arc::from(uuid.as_str())).collect();

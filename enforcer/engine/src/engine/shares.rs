@@ -6,13 +6,13 @@ use std::time::Duration;
 use bailiff_snapshot::{SubordinateUids, Truth};
 
 use super::Tick;
-use super::breakers::{Matches, Share};
+use super::breakers::{Matches, Matching, Share};
 use super::in_flight::ActionTracker;
 use super::matches::Counts;
 use super::subject;
 use crate::Kind;
 use crate::policy::Limits;
-use crate::view::{Target, View};
+use crate::view::{Target, TargetId, View};
 
 /// Counts of one snapshot.
 #[derive(Debug, Default)]
@@ -21,6 +21,8 @@ pub(crate) struct Shares {
     unknown: usize,
     /// Names of the workloads that match.
     matching: HashSet<String>,
+    /// Slurm jobs that match.
+    jobs: HashSet<TargetId>,
     /// The shortest `for` of the rules that matched.
     window: Option<Duration>,
 }
@@ -34,6 +36,9 @@ impl Shares {
             self.window = Some(self.window.map_or(window, |shortest| shortest.min(window)));
         }
         for target in proc_table.matching.iter().filter_map(|place| view.targets.get(*place)) {
+            if target.kind == Kind::SlurmJob {
+                self.jobs.insert(target.id.clone());
+            }
             for workload in workload_of(target, view) {
                 if !self.matching.contains(workload) {
                     self.matching.insert(workload.to_owned());
@@ -44,24 +49,33 @@ impl Shares {
 }
 
 impl Shares {
-    /// Returns how many workloads match, and how many owners they have. The owner of protected workloads, such
+    /// Returns how many workloads or jobs match, and how many owners they have. The owner of protected workloads, such
     /// as a display server, does not count.
-    fn matches(&self, view: &View, unprotected: &[Truth], uids: &SubordinateUids) -> (Share, Share) {
+    fn matches(
+        &self,
+        kind: Kind,
+        (view, unprotected): (&View, &[Truth]),
+        uids: &SubordinateUids,
+    ) -> Matching {
         let (mut owners, mut matching) = (HashSet::new(), HashSet::new());
-        let mut all = 0;
+        let (mut all, mut some) = (0, 0);
         let targets = view.targets.iter().zip(unprotected);
-        for (target, unprotected) in targets.filter(|(target, _)| target.kind == Kind::Workload) {
+        for (target, unprotected) in targets.filter(|(target, _)| target.kind == kind) {
             let owner = subject::owner(target, view).map(|uid| uids.user(uid));
-            if workload_of(target, view).any(|workload| self.matching.contains(workload)) {
+            let workload = || workload_of(target, view).any(|workload| self.matching.contains(workload));
+            if if kind == Kind::SlurmJob { self.jobs.contains(&target.id) } else { workload() } {
                 matching.insert(owner);
+                some += 1;
             }
             if *unprotected == Truth::True {
                 owners.insert(owner);
             }
             all += 1;
         }
-        let workloads = Share { some: self.matching.len(), all };
-        (workloads, Share { some: matching.len(), all: owners.len() })
+        if kind == Kind::Workload {
+            some = self.matching.len();
+        }
+        Matching { targets: Share { some, all }, users: Share { some: matching.len(), all: owners.len() } }
     }
 
     /// Returns whether a process of a workload that does not match was observed busy.
@@ -84,10 +98,9 @@ impl ActionTracker {
         tick: &Tick<'_>,
         limits: &Limits,
     ) {
-        let (workloads, users) = shares.matches(tick.view, unprotected, &self.subordinate);
+        let of = |kind| shares.matches(kind, (tick.view, unprotected), &self.subordinate);
         let matches = Matches {
-            workloads,
-            users,
+            of_kinds: [Kind::Workload, Kind::SlurmJob].map(of),
             other_busy: shares.other_busy(tick.view),
             window: shares.window.unwrap_or_default(),
         };

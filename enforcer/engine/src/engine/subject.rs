@@ -19,6 +19,9 @@ pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
     if target.kind == Kind::Lease {
         return view.held(target)?.uid;
     }
+    if let Some(job) = view.job(target) {
+        return Some(job.uid);
+    }
     let holders = view.processes(target).map(|process| process.facts.as_ref().and_then(|facts| facts.uid));
     let mut uids = holders.chain(view.relatives(target).map(|relative| relative.uid));
     let first = uids.next()??;
@@ -50,11 +53,13 @@ pub(crate) fn of(target: &Target, view: &View) -> Subject {
         id: target.id.clone(),
         kind: target.kind,
         uid,
-        user: match view.held(target) {
-            Some(held) => held.user.clone(),
-            None => facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.user.clone()),
+        user: match (view.held(target), view.job(target)) {
+            (Some(held), _) => held.user.clone(),
+            (_, Some(job)) => job.user.clone(),
+            _ => facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.user.clone()),
         },
         gpus: view.gpus(target).filter_map(|gpu| gpu.uuid.clone()).collect(),
+        job: view.job(target).cloned(),
         members,
     }
 }
@@ -67,6 +72,7 @@ pub(crate) fn absent(kind: Kind, slot: &Slot) -> Subject {
         uid: None,
         user: None,
         gpus: slot.gpus.iter().map(ToString::to_string).collect(),
+        job: None,
         members: Vec::new(),
     }
 }
@@ -202,12 +208,14 @@ pub fn number(number: f64, unit: Unit) -> String {
     }
 }
 
-/// Returns whether one of a target's processes is younger than two intervals. Nothing can be known about it yet,
-/// so it does not count as unknown.
-pub(crate) fn is_new(target: &Target, view: &View) -> bool {
-    view.processes(target).any(|process| match (view.age(process), process.first_seq) {
-        (Some(age), _) => age < view.interval() * NEW_INTERVALS,
-        (None, Some(first)) => view.snapshot.seq.saturating_sub(first) < u64::from(NEW_INTERVALS),
-        (None, None) => false,
-    })
+/// Returns whether nothing can be known about a target, so that it does not count as unknown: one of its processes is
+/// younger than two intervals, or it is a Slurm job. After a restart of the exporter, the state of a job's GPUs stays unknown
+/// until the job uses them.
+pub(crate) fn is_unknown_by_nature(target: &Target, view: &View) -> bool {
+    target.kind == Kind::SlurmJob
+        || view.processes(target).any(|process| match (view.age(process), process.first_seq) {
+            (Some(age), _) => age < view.interval() * NEW_INTERVALS,
+            (None, Some(first)) => view.snapshot.seq.saturating_sub(first) < u64::from(NEW_INTERVALS),
+            (None, None) => false,
+        })
 }

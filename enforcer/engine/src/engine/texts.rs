@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use bailiff_snapshot::slurm::JobRecord;
 use bailiff_snapshot::{Place, Truth, redact, wire};
 
 use crate::Kind;
@@ -32,6 +33,8 @@ pub(crate) struct MemberFacts<'a> {
     command: Option<&'a str>,
     place: Option<&'a Place>,
     ended: Ended,
+    /// The Slurm job, if this stands for a job and not for a process.
+    pub(crate) job: Option<&'a JobRecord>,
 }
 
 /// Whether a process has exited; then it is known to have no program and no command line.
@@ -61,6 +64,7 @@ impl<'a> MemberFacts<'a> {
             command: facts.command.as_deref(),
             place: Some(&facts.place),
             ended: Ended::of(&process.state),
+            job: None,
         }
     }
 
@@ -76,6 +80,18 @@ impl<'a> MemberFacts<'a> {
             command: relative.command.as_deref(),
             place: Some(&relative.place),
             ended: Ended::of(&relative.state),
+            job: None,
+        }
+    }
+
+    /// Creates the facts of a Slurm job, which has an owner and an id, but no program and no cgroup.
+    pub(crate) fn job(job: &'a JobRecord, view: &'a View) -> Self {
+        Self {
+            uid: Some(job.uid),
+            user: job.user.as_deref().or_else(|| user_named(view, job.uid)),
+            groups: groups_of(view, Some(job.uid)),
+            job: Some(job),
+            ..Self::default()
         }
     }
 
@@ -97,6 +113,7 @@ impl<'a> MemberFacts<'a> {
             command: program.command.as_deref(),
             place: Some(place),
             ended: if ended { Ended::Yes } else { Ended::No },
+            job: None,
         }
     }
 }
@@ -117,8 +134,13 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
             _ => meant(selector, groups(groups_of(view, held.uid))),
         };
     }
-    let holders = view.processes(target).map(MemberFacts::holder);
-    any(holders.map(|member| select_member(selector, &member, (target, view))))
+    any(matched(target, view).map(|member| select_member(selector, &member, (target, view))))
+}
+
+/// Returns what `select` considers of a target: its processes with memory, and the job itself.
+fn matched<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = MemberFacts<'a>> {
+    let job = view.job(target).map(|job| MemberFacts::job(job, view));
+    view.processes(target).map(MemberFacts::holder).chain(job)
 }
 
 /// Returns whether a selector matches a member. GPUs are those of the whole target.
@@ -229,7 +251,7 @@ fn all<'a>(field: Field, target: &'a Target, view: &'a View) -> Vec<Text<'a>> {
         (Field::Gpus, _) => view.gpus(target).flat_map(gpu_texts).collect(),
         (Field::Users, Some(held)) => owner(held.uid, held.user.as_deref()),
         (Field::Groups, Some(held)) => groups(groups_of(view, held.uid)),
-        _ => view.processes(target).flat_map(|process| texts(field, &MemberFacts::holder(process))).collect(),
+        _ => matched(target, view).flat_map(|member| texts(field, &member)).collect(),
     }
 }
 
@@ -246,6 +268,12 @@ fn texts<'a>(field: Field, member: &MemberFacts<'a>) -> Vec<Text<'a>> {
     match field {
         Field::Users => owner(member.uid, member.user),
         Field::Groups => groups(member.groups),
+        _ if let Some(job) = member.job => match field {
+            Field::SlurmJobs => {
+                [&job.job].into_iter().chain(&job.sluid).map(|id| known(id.as_ref())).collect()
+            }
+            _ => Vec::new(),
+        },
         Field::Comms => or_unread(member.comm),
         Field::Exe | Field::Cmdline if member.ended == Ended::Yes => Vec::new(),
         Field::Exe => program(member.exe),

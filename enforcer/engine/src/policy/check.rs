@@ -85,6 +85,7 @@ fn line(rule: &Rule, interval: Duration) -> String {
         Kind::Gpu => "GPUs",
         Kind::Lease => "leases",
         Kind::MpsServer => "MPS servers",
+        Kind::SlurmJob => "Slurm jobs",
     };
     let of = rule.select.as_ref().map(|select| format!(" with {}", text(select))).unwrap_or_default();
     let except: String = rule.except.iter().map(exempted).collect();

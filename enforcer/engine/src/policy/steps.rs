@@ -101,15 +101,21 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         ("signal" | "terminate", Kind::Process | Kind::Workload)
         | ("release_lease", Kind::Lease)
         | ("shutdown_mps", Kind::MpsServer)
-        | ("cancel_job", Kind::Workload)
-        | ("flag" | "notify" | "exec", _) => return Some(()),
+        | ("cancel_job", Kind::Workload | Kind::SlurmJob)
+        | ("flag" | "notify", _)
+        | ("exec", Kind::Process | Kind::Workload | Kind::Gpu | Kind::Lease | Kind::MpsServer) => {
+            return Some(());
+        }
+        ("signal" | "terminate" | "exec", Kind::SlurmJob) => {
+            "use `cancel_job`, or a rule with `target: workload`: a job may have no process"
+        }
         ("signal" | "terminate", Kind::Gpu) if around.picks => return Some(()),
         ("signal" | "terminate", Kind::Gpu) => "add `pick` to the rule, to select one of the GPU's holders",
         ("signal" | "terminate", Kind::MpsServer) => {
             "use `shutdown_mps`, which uses the MPS control daemon; a signal can hang an MPS server for all clients"
         }
         ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule with `target: workload`",
-        ("cancel_job", _) => "use it in rules with `target: workload`",
+        ("cancel_job", _) => "use it in rules with `target: workload` or `target: slurm_job`",
         ("release_lease", _) => "use it in rules with `target: lease`",
         _ => "use it in rules with `target: mps_server`",
     };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_snapshot::slurm::{JobRecord, SlurmNode};
 use bailiff_snapshot::{LostGpu, Place, Role, State, wire};
 use hashbrown::HashMap;
 
@@ -32,13 +33,14 @@ impl View {
         maker.workloads();
         maker.gpus();
         maker.leases();
+        maker.jobs();
         let Maker { holdings, mut targets, .. } = maker;
         let account = Account::of(&snapshot, &targets);
         if let Some(before) = before {
             let length = Duration::from_millis(snapshot.boot_ms.saturating_sub(before.snapshot.boot_ms));
             let window = Window { length, before, now: &account };
-            for target in targets.iter_mut().filter(|target| !matches!(target.kind, Kind::Gpu | Kind::Lease))
-            {
+            let uses = |kind| !matches!(kind, Kind::Gpu | Kind::Lease | Kind::SlurmJob);
+            for target in targets.iter_mut().filter(|target| uses(target.kind)) {
                 (target.cpu, target.io) = (window.cpu(target), window.io(target));
             }
         }
@@ -79,6 +81,9 @@ fn on_lost(target: &Target, snapshot: &wire::Snapshot) -> bool {
     if target.kind == Kind::Gpu {
         return false;
     }
+    if let Some((slurm, place)) = snapshot.slurm.as_ref().zip(target.job) {
+        return slurm.jobs.get(place).is_none_or(|job| is_incomplete(job, slurm, snapshot));
+    }
     let holders = target.processes.iter().filter_map(|place| snapshot.processes.get(*place));
     let others = target.relatives.iter().flatten();
     let others = others.filter_map(|place| snapshot.relatives.as_ref()?.get(*place));
@@ -89,6 +94,13 @@ fn on_lost(target: &Target, snapshot: &wire::Snapshot) -> bool {
     let incomplete = target.relatives.is_none() && matches!(target.kind, Kind::Process | Kind::Workload);
     let may_hold = |gpu: &LostGpu| members.iter().any(|(pid, ticks)| gpu.may_be_held_by(*pid, *ticks));
     snapshot.lost.iter().any(|gpu| incomplete || may_hold(gpu))
+}
+
+/// Returns whether a GPU of a job is unknown or not reported, or a process of the job without GPU memory may hold a lost GPU.
+fn is_incomplete(job: &JobRecord, slurm: &SlurmNode, snapshot: &wire::Snapshot) -> bool {
+    let reported = slurm.allocations.iter().filter(|allocation| allocation.job == job.job).count();
+    let may_hold = |gpu: &LostGpu| gpu.since_ms.is_none_or(|since| job.boot_ms <= since);
+    job.gpus.as_ref().is_none_or(|gpus| gpus.len() != reported) || snapshot.lost.iter().any(may_hold)
 }
 
 struct Maker<'a> {
@@ -199,6 +211,28 @@ impl<'a> Maker<'a> {
         }
     }
 
+    /// Adds the jobs. A job's GPUs are those that were allocated to it and those on which it holds memory.
+    fn jobs(&mut self) {
+        let Some(slurm) = &self.snapshot.slurm else { return };
+        for (place, job) in slurm.jobs.iter().enumerate() {
+            let id = |process: &wire::Process| process.facts.as_ref()?.place.slurm_job.clone();
+            let own = |process: &wire::Process| id(process).is_some_and(|id| job.is_named(&id));
+            let processes = self.snapshot.processes.iter().enumerate();
+            let processes = processes.filter(|(_, process)| own(process)).map(|(place, _)| place).collect();
+            let name = format!("slurm_job:{}@{}", job.job, job.boot_ms);
+            let mut target = self.target((Kind::SlurmJob, name), processes);
+            let allocated = |gpu: &wire::Gpu| {
+                slurm.allocations.iter().any(|given| given.job == job.job && given.gpu == gpu.index)
+            };
+            let all = self.snapshot.gpus.iter().enumerate();
+            target.gpus.extend(all.filter(|(_, gpu)| allocated(gpu)).map(|(place, _)| place));
+            target.gpus.sort_unstable();
+            target.gpus.dedup();
+            target.job = Some(place);
+            self.targets.push(target);
+        }
+    }
+
     fn target(&self, (kind, name): (Kind, String), processes: Vec<usize>) -> Target {
         let mut gpus: Vec<usize> = processes
             .iter()
@@ -215,6 +249,7 @@ impl<'a> Maker<'a> {
             below: Vec::new(),
             gpus,
             lease: None,
+            job: None,
             cpu: NO_WINDOW,
             io: NO_WINDOW,
             on_lost: false,

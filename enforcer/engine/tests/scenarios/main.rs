@@ -2,6 +2,7 @@
 //! resulting events. Each paragraph about evaluation in the specification has its cases here.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+mod jobs;
 mod node;
 
 use std::time::Duration;

@@ -8,7 +8,8 @@ use bailiff_engine::engine::{Engine, Now, Skip};
 use bailiff_engine::policy::{self, LoadContext, Mode, Policy};
 use bailiff_engine::verdict::{ActionReport, Outcome, Verdict, What};
 use bailiff_engine::view::View;
-use bailiff_snapshot::{LastListed, LostGpu, Place, State, Word, wire};
+use bailiff_snapshot::slurm::{AllocatedGpu, JobId, JobRecord, SlurmNode};
+use bailiff_snapshot::{Allocation, AllocationState, LastListed, LostGpu, Place, State, Word, wire};
 use snapshot_fixtures::stream as fixtures;
 
 pub(crate) const TICK: u64 = 5000;
@@ -40,10 +41,24 @@ pub(crate) struct Gpu {
     pub(crate) since_ms: Option<u64>,
 }
 
+/// A Slurm job with one GPU.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) id: u32,
+    pub(crate) uid: u32,
+    /// When the prolog ran.
+    pub(crate) boot_ms: u64,
+    pub(crate) gpu: usize,
+    /// State of the GPU; `None` if the driver does not report the GPU.
+    pub(crate) state: Option<AllocationState>,
+}
+
 pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) processes: BTreeMap<u32, Process>,
     pub(crate) gpus: Vec<Gpu>,
+    /// Slurm jobs and the states of their GPUs; `None` if the source fails.
+    pub(crate) jobs: Option<Vec<Job>>,
     pub(crate) proc_up: bool,
     pub(crate) namespace: &'static str,
     pub(crate) boot: &'static str,
@@ -76,6 +91,7 @@ impl Node {
             engine: Engine::new(policy.clone(), Mode::Enforce),
             processes: BTreeMap::new(),
             gpus: vec![Gpu { free_mib: 1000, fault: None, remembered: true, since_ms: None }; 2],
+            jobs: Some(Vec::new()),
             proc_up: true,
             namespace: "host",
             boot: "boot-1",
@@ -207,10 +223,43 @@ impl Node {
             pid_namespace: self.namespace.into(),
             relatives: Some(Vec::new()),
             lost: self.lost(),
+            slurm: self.jobs.as_ref().map(|jobs| self.slurm(jobs)),
             ..fixtures::snapshot(self.boot_ms / TICK, gpus, processes)
         };
         snapshot.sources.insert("proc".to_owned(), fixtures::source(self.proc_up));
+        snapshot.sources.insert("slurm".to_owned(), fixtures::source(self.jobs.is_some()));
         snapshot
+    }
+
+    fn slurm(&self, jobs: &[Job]) -> SlurmNode {
+        let mut node = SlurmNode::default();
+        for job in jobs {
+            let (id, user) =
+                (job.id.to_string().parse::<JobId>().unwrap(), Some(format!("user-{}", job.uid)));
+            let uuid = Some(format!("GPU-{}", job.gpu));
+            node.jobs.push(JobRecord {
+                boot_id: self.boot.to_owned(),
+                job: id.clone(),
+                sluid: None,
+                uid: job.uid,
+                user: user.clone(),
+                node: "n1".to_owned(),
+                gpus: Some(vec![AllocatedGpu { position: 0, minor: 0, uuid: uuid.clone() }]),
+                boot_ms: job.boot_ms,
+            });
+            node.allocations.extend(job.state.map(|state| Allocation {
+                job: id,
+                uid: job.uid,
+                user,
+                gpu: job.gpu.to_string(),
+                gpu_uuid: uuid,
+                state,
+                unused_ms: None,
+                used: matches!(state, AllocationState::InUse | AllocationState::Idle),
+                complete: state == AllocationState::NeverUsed,
+            }));
+        }
+        node
     }
 
     fn lost(&self) -> Vec<LostGpu> {

@@ -344,6 +344,7 @@ fn subject(kind: Kind, id: &str, holders: &[ProcessKey]) -> Subject {
         uid: members.first().and_then(|member| member.uid),
         user: None,
         gpus: vec!["GPU-1".into()],
+        job: None,
         members,
     }
 }

@@ -10,8 +10,11 @@ pub(super) const ANCHOR: &str = "bailiff_snapshots_total";
 /// Metric with the time of the snapshot.
 pub(super) const TAKEN: &str = "bailiff_snapshot_timestamp_seconds";
 
+/// Start times that differ by less belong to one process or job, because the clock behind them drifts.
+pub(super) const SAME_START: f64 = 2.0;
+
 /// Metrics from which a snapshot is rebuilt.
-pub(super) const METRICS: [&str; 31] = [
+pub(super) const METRICS: [&str; 33] = [
     ANCHOR,
     TAKEN,
     "bailiff_source_up",
@@ -43,6 +46,8 @@ pub(super) const METRICS: [&str; 31] = [
     "bailiff_process_gpu_utilization_unknown_info",
     "bailiff_process_gpu_idle_seconds",
     "bailiff_process_gpu_busy_seconds_total",
+    "bailiff_slurm_gpu_allocation_info",
+    "bailiff_slurm_gpu_unused_seconds",
 ];
 
 /// Labels of the exporter's own series; all others are added by the scrape.
@@ -178,7 +183,7 @@ impl Chunk {
 
 /// Samples of one scrape.
 #[derive(Debug)]
-pub(super) struct Scrape<'a>(Vec<(&'static str, &'a Labels, f64)>);
+pub(super) struct Scrape<'a>(pub(super) Vec<(&'static str, &'a Labels, f64)>);
 
 impl<'a> Scrape<'a> {
     /// Returns the samples of a metric.
@@ -191,6 +196,15 @@ impl<'a> Scrape<'a> {
     pub(super) fn one(&self, metric: &'static str) -> Option<f64> {
         self.of(metric).next().map(|(_, value)| value)
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count, rounded; below nothing is 0"
+)]
+pub(super) fn whole(value: f64) -> u64 {
+    value.round() as u64
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod adapt;
 mod api;
 mod held;
+mod jobs;
 mod pace;
 mod rebuild;
 

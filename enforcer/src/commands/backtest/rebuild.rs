@@ -10,11 +10,10 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::Children;
 use super::api::Labels;
-use super::held::{ANCHOR, Scrape, Scraped, TAKEN};
+use super::held::{ANCHOR, SAME_START, Scrape, Scraped, TAKEN, whole};
+use super::jobs::Jobs;
 use super::{Window, growth};
 
-/// Start times that differ by less belong to one process, because the clock behind them drifts.
-const SAME_START: f64 = 2.0;
 /// Prometheus has no cgroup paths, so selectors on them are unknown; pods, containers and jobs have labels.
 const NO_CGROUP: &str = "/";
 
@@ -36,6 +35,7 @@ pub(super) struct Rebuild<'a> {
     first: HashMap<u32, u64>,
     /// Busy seconds, by GPU and pid.
     busy: HashMap<(String, u32), f64>,
+    jobs: Jobs,
 }
 
 impl<'a> Rebuild<'a> {
@@ -54,6 +54,7 @@ impl<'a> Rebuild<'a> {
             starts: HashMap::new(),
             first: HashMap::new(),
             busy: HashMap::new(),
+            jobs: Jobs::default(),
         }
     }
 
@@ -86,6 +87,7 @@ impl<'a> Rebuild<'a> {
             boot_ms: wall_ms,
             interval_ms: millis(self.interval),
             pid_namespace: namespace.unwrap_or_default(),
+            slurm: self.jobs.node((scrape, self.scraped), wall_ms),
             sources: sources(scrape),
             gpus,
             processes,
@@ -349,15 +351,6 @@ fn workload(place: &Place) -> Option<String> {
 /// Sorts `2` before `10`, and MIG instances after their GPU.
 fn order(index: &str) -> Vec<u32> {
     index.split(':').map(|part| part.parse().unwrap_or(u32::MAX)).collect()
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a count, rounded; below nothing is 0"
-)]
-fn whole(value: f64) -> u64 {
-    value.round() as u64
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]

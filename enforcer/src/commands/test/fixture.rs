@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bailiff_engine::yaml::{self, Faults, Fields};
+use bailiff_snapshot::slurm::JobId;
 use bailiff_snapshot::{Claim, Held, Place, Why, Word, millis, wire};
 
 use super::parse::{string, strings};
@@ -20,6 +21,7 @@ pub(super) struct Fixture {
     pub(super) actors: Vec<TestProcess>,
     /// `None` if there is no pool.
     pub(super) leases: Option<Vec<Lease>>,
+    pub(super) jobs: Vec<TestJob>,
     pub(super) intervals: Timeline<f64>,
     pub(super) sources: Vec<(String, Timeline<f64>)>,
 }
@@ -102,6 +104,21 @@ pub(super) struct Lease {
     pub(super) silent: Timeline<f64>,
 }
 
+/// A Slurm job.
+#[derive(Debug)]
+pub(super) struct TestJob {
+    pub(super) job: JobId,
+    pub(super) uid: u32,
+    pub(super) user: String,
+    /// Indexes of its GPUs.
+    pub(super) gpus: Vec<usize>,
+    pub(super) age: Duration,
+    pub(super) from: usize,
+    pub(super) until: usize,
+    /// State of its GPUs.
+    pub(super) state: Timeline<String>,
+}
+
 /// Parses the facts of a process that do not change.
 pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) -> wire::Facts {
     let groups = fields.given("groups", strings, faults);
@@ -162,9 +179,11 @@ impl Fixture {
         });
         let sources = self.sources.iter().map(|(_, source)| source.samples());
         let leases = self.leases.iter().flatten().map(Lease::samples);
+        let jobs = self.jobs.iter().map(TestJob::samples);
         devices
             .chain(actors)
             .chain(leases)
+            .chain(jobs)
             .chain(sources)
             .chain([self.intervals.samples()])
             .max()

@@ -15,6 +15,8 @@
 //!     gpus: [{gpu: 0, memory: 80GiB, series: {vram_unaccounted: '0x240'}}]
 //!     leases:                  # none: no pool; also: user, uid, holder (a target's pid), priority, age, from, until
 //!       - {lease: train, gpus: [0], series: {holder_alive: 'true x240', heartbeat_age: '0x240'}}
+//!     jobs:                    # of Slurm, with a record of the prolog; also: user, uid, age, from, until
+//!       - {job: 7, gpus: [0], series: {state: 'never_used x240'}}
 //!     expect:
 //!       - {at: 5m, rule: idle, step: terminate, target: 4100}   # or at: {sample: 60}, counted from 0
 //!     never:
@@ -25,6 +27,7 @@
 //! `replay`, a process that would have been ended continues as its series specify.
 
 mod fixture;
+mod jobs;
 mod parse;
 mod pool;
 mod quota;
@@ -239,6 +242,7 @@ impl Happened {
             let gpus = view.snapshot.gpus.iter().filter(|gpu| gpu.uuid.as_ref() == subject.gpus.first());
             names.extend(gpus.map(|gpu| format!("gpu:{}", gpu.index)));
         }
+        names.extend(subject.job.as_ref().map(|job| format!("slurm_job:{}", job.job)));
         names.push(id.clone());
         Self {
             sample,

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fixture::{Device, Fixture, Lease, TestProcess, facts};
+use super::fixture::{Device, Fixture, Lease, TestJob, TestProcess, facts};
 use super::parse::{
     bytes, interval, list, moment, numbers, percents, play, plays, sample, string, strings, table, times,
     words, words_of,
@@ -104,9 +104,11 @@ pub(super) fn case(
     let leases = test.given("leases", list, faults).map(|leases| {
         (0..).zip(leases).filter_map(|(place, lease)| Lease::of(lease, place, about, faults)).collect()
     });
+    let jobs = test.given("jobs", list, faults).unwrap_or_default().iter();
+    let jobs = jobs.filter_map(|job| TestJob::of(job, (&devices, interval), faults)).collect();
     let intervals = numbers(test, ("intervals", Unit::Count), faults).unwrap_or(Timeline::Always(1.0));
     let sources = sources(test, faults);
-    let fixture = Fixture { interval, start: head.start, devices, actors, leases, intervals, sources };
+    let fixture = Fixture { interval, start: head.start, devices, actors, leases, jobs, intervals, sources };
     let expect = test.given("expect", list, faults).unwrap_or_default();
     let expect: Vec<Expected> =
         expect.iter().filter_map(|expect| expected(expect, (policy, interval), faults)).collect();
@@ -129,8 +131,9 @@ fn sources(test: &Fields<'_>, faults: &mut Faults) -> Vec<(String, Timeline<f64>
     let mut sources = Vec::new();
     for source in node.entries() {
         let name = &source.name;
-        if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota") {
-            let message = format!("there is no source {name:?}: known are nvml, proc, redis and quota");
+        if !matches!(name.as_str(), "nvml" | "proc" | "redis" | "quota" | "slurm") {
+            let message =
+                format!("there is no source {name:?}: known are nvml, proc, redis, quota and slurm");
             faults.push(Fault::error(&source.at, message));
         }
         let play = play(&source.value, Unit::Count, faults);

@@ -79,10 +79,12 @@ impl<'a> TimelineReader<'a> {
                 .chain(fixture.leases.as_ref().map(|_| "redis"))
                 .chain(fixture.actors.iter().any(|actor| actor.quota.is_some()).then_some("quota"))
                 .chain(fixture.has_mps().then_some("mps"))
+                .chain((!fixture.jobs.is_empty()).then_some("slurm"))
                 .map(up)
                 .collect(),
             quotas: quotas(fixture, (sample, &gpus)),
             mps: mps(fixture, sample),
+            slurm: fixture.slurm(sample),
             gpus,
             processes,
             groups: fixture.actors.iter().filter_map(TestProcess::groups).collect(),
