@@ -82,12 +82,23 @@ impl JobRecord {
         self.job.as_ref() == id || self.sluid.as_ref().is_some_and(|sluid| sluid.as_ref() == id)
     }
 
+    /// Returns whether a place is in the job's cgroup. If several slurmd run on a host, the cgroups of each have its name
+    /// of the node, and ids of jobs of different clusters may be the same.
+    pub fn contains(&self, place: &Place) -> bool {
+        let of_node = |part: &str| {
+            let named = part.strip_prefix("slurm_").or_else(|| part.strip_suffix("_slurmstepd.scope"));
+            named.is_none_or(|node| node == self.node)
+        };
+        let named = place.slurm_job.as_deref().is_some_and(|id| self.is_named(id));
+        named && place.boundary.iter().all(|path| path.split('/').all(of_node))
+    }
+
     /// Returns whether a process at this place belongs to the job. Outside cgroups of jobs, a process of the job's owner may
     /// belong to it, and so may one in a container, which a daemon may have started for the job as another user.
     pub fn owns(&self, place: &Place, uid: Option<u32>) -> Truth {
         let in_session = || place.cgroup.split('/').any(|part| part == format!("user-{}.slice", self.uid));
         match &place.slurm_job {
-            Some(job) => self.is_named(job).into(),
+            Some(_) => self.contains(place).into(),
             None if uid.is_none_or(|uid| uid == self.uid) || place.is_contained() || in_session() => {
                 Truth::Unknown
             }
@@ -239,6 +250,33 @@ mod tests {
             ["", "0", "07", "7_", "7_1", "-1", "+1", " 1", "1\n", "4294967296", "../1", "s5K1KKYAYG5D0"]
         {
             assert!(bad.parse::<JobId>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn job_of_another_slurmd_is_another_job() {
+        let record = JobRecord {
+            boot_id: String::new(),
+            job: "7".parse().unwrap(),
+            sluid: None,
+            uid: 1000,
+            user: None,
+            node: "n1".to_owned(),
+            gpus: None,
+            boot_ms: 0,
+        };
+        for (path, expected) in [
+            ("/slurm/uid_1000/job_7/step_0", true),
+            ("/slurm_n1/uid_1000/job_7/step_0", true),
+            ("/slurm_n11/uid_1000/job_7/step_0", false),
+            ("/slurm_n1/uid_1000/job_77/step_0", false),
+            ("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", true),
+            ("/system.slice/n1_slurmstepd.scope/job_7/step_0/user/task_0", true),
+            ("/system.slice/n2_slurmstepd.scope/job_7/step_0/user/task_0", false),
+        ] {
+            let place = Place::parse(&format!("0::{path}"));
+            assert_eq!(record.contains(&place), expected, "{path}");
+            assert_eq!(record.owns(&place, Some(1000)), expected.into(), "{path}");
         }
     }
 

@@ -92,8 +92,7 @@ fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
 fn of_job<'a>(table: &'a Table, job: &JobRecord) -> Vec<&'a ProcessInfo> {
     let is_slurm = |person: &ProcessInfo| person.uid == 0 && person.stat.comm == "slurmstepd";
     let belongs = |person: &&ProcessInfo| {
-        let named = person.place.slurm_job.as_deref().is_some_and(|id| job.is_named(id));
-        named && matches!(Home::of(&person.place), Home::Named(_)) && !is_slurm(person)
+        job.contains(&person.place) && matches!(Home::of(&person.place), Home::Named(_)) && !is_slurm(person)
     };
     table.people.values().filter(belongs).collect()
 }

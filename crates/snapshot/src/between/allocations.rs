@@ -137,7 +137,7 @@ impl Join<'_> {
 
     fn is_of(&self, process: ProcessId, record: &JobRecord) -> bool {
         let facts = self.now.processes.get(&process).and_then(|process| process.facts.as_ref());
-        facts.and_then(|facts| facts.place.slurm_job.as_deref()).is_some_and(|job| record.is_named(job))
+        facts.is_some_and(|facts| record.contains(&facts.place))
     }
 }
 

@@ -215,8 +215,9 @@ impl<'a> Maker<'a> {
     fn jobs(&mut self) {
         let Some(slurm) = &self.snapshot.slurm else { return };
         for (place, job) in slurm.jobs.iter().enumerate() {
-            let id = |process: &wire::Process| process.facts.as_ref()?.place.slurm_job.clone();
-            let own = |process: &wire::Process| id(process).is_some_and(|id| job.is_named(&id));
+            let own = |process: &wire::Process| {
+                process.facts.as_ref().is_some_and(|facts| job.contains(&facts.place))
+            };
             let processes = self.snapshot.processes.iter().enumerate();
             let processes = processes.filter(|(_, process)| own(process)).map(|(place, _)| place).collect();
             let name = format!("slurm_job:{}@{}", job.job, job.boot_ms);
