@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bailiff_snapshot::{SUBORDINATE_UIDS, State, Status, SubordinateUids, stat};
+use bailiff_snapshot::{SUBORDINATE_UIDS, SubordinateUids};
 use rustix::fs::fstat;
 
 use crate::clock::{Deadline, running};
@@ -26,14 +26,14 @@ const BUDGET: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_mins(1);
 /// Likewise for one walk over many processes.
 const MOST_IN_A_WALK: Duration = Duration::from_millis(200);
-const SHORT: Duration = Duration::from_millis(5);
+const SHORT: Duration = Duration::from_millis(1);
 /// Maximum number of reads that hang, of the processes of one user, and of all users other than root. Then no further
-/// process of the user is read. Each such read has a thread and two descriptors, of which a process may have 1,024.
+/// process of the user is read. Each such read has a thread and up to five descriptors, of which a process may have 1,024.
 const MOST: usize = 8;
 const MOST_OF_ALL: usize = 64;
 /// The same for users of whose processes no read hangs.
-const MOST_THREADS: usize = 256;
-/// Factor by which the time limit is longer if the machine is so busy that the thread does not run.
+const MOST_THREADS: usize = 128;
+/// Maximum factor by which the time limit is longer if the machine is so busy that the thread does not run.
 const LONGER: u32 = 10;
 /// Size of a thread's stack.
 const STACK: usize = 128 << 10;
@@ -143,14 +143,14 @@ struct Progress<T> {
     /// Results, in order. The next item is being read.
     found: Vec<Result<T, ReadError>>,
     /// Owner of that item, as it was before the read: `execve` can change it.
-    current: Owned,
+    current: Option<Owned>,
     /// When that read began.
     began: Duration,
     /// The current thread in `/proc`.
     thread: Option<Directory>,
     /// For each abandoned thread, the owner of the item on which it hangs. The number of the current thread is the number
     /// of abandoned ones.
-    hung: Vec<Owned>,
+    hung: Vec<Option<Owned>>,
     /// Time that slow reads took, by user.
     spent: BTreeMap<u32, Duration>,
     is_done: bool,
@@ -166,7 +166,7 @@ where
     fn new(items: Vec<I>, (owner, read): (O, R), (patience, until): (Duration, Option<Deadline>)) -> Self {
         let progress = Progress {
             found: Vec::with_capacity(items.len()),
-            current: (0, 0),
+            current: None,
             began: running(),
             thread: None,
             hung: Vec::new(),
@@ -184,12 +184,16 @@ where
             walk.start(&mut progress);
         }
         while !progress.is_done {
-            let left = walk.patience.saturating_sub(running().saturating_sub(progress.began));
-            if left.is_zero() && !progress.waits_for_a_cpu(walk.patience) {
+            let took = running().saturating_sub(progress.began);
+            let mut left = walk.patience.saturating_sub(took);
+            if left.is_zero() && !walk.until.is_some_and(Deadline::passed) {
+                left = progress.patience(walk.patience).saturating_sub(took);
+            }
+            if left.is_zero() {
                 walk.abandon(&mut progress);
                 walk.start(&mut progress);
             } else {
-                let woken = walk.ended.wait_timeout(progress, left.max(SHORT));
+                let woken = walk.ended.wait_timeout(progress, left);
                 (progress, _) = woken.unwrap_or_else(PoisonError::into_inner);
             }
         }
@@ -198,7 +202,7 @@ where
 
     /// Starts a thread that continues. Without one, the rest counts as too late.
     fn start(self: &Arc<Self>, progress: &mut Progress<T>) {
-        (progress.began, progress.current, progress.thread) = (running(), (0, 0), None);
+        (progress.began, progress.current, progress.thread) = (running(), None, None);
         let (walk, number) = (Arc::clone(self), progress.hung.len());
         let thread = Builder::new().name("process".to_owned()).stack_size(STACK);
         if thread.spawn(move || walk.continue_as(number)).is_err() {
@@ -209,9 +213,10 @@ where
 
     /// Gives up the item that is being read.
     fn abandon(&self, progress: &mut Progress<T>) {
-        let (uid, process) = progress.current;
-        let user = lock(&HANGING).add(uid, process);
-        *progress.spent.entry(user).or_default() += self.patience;
+        if let Some((uid, process)) = progress.current {
+            let user = lock(&HANGING).add(uid, process);
+            *progress.spent.entry(user).or_default() += self.patience;
+        }
         progress.hung.push(progress.current);
         progress.found.push(Err(LATE));
     }
@@ -222,8 +227,10 @@ where
         let mut result = None;
         loop {
             let mut progress = lock(&self.progress);
-            if let Some((uid, process)) = progress.hung.get(number) {
-                lock(&HANGING).remove(*uid, *process);
+            if let Some(hung) = progress.hung.get(number) {
+                if let Some((uid, process)) = *hung {
+                    lock(&HANGING).remove(uid, process);
+                }
                 return;
             }
             if progress.thread.is_none() {
@@ -235,8 +242,8 @@ where
             let began = running();
             result = Some((self.read)(item));
             let took = running().saturating_sub(began);
-            if took >= SHORT && thread.has_waited() {
-                self.charge(number, took);
+            if took >= SHORT {
+                self.charge(number, took.saturating_sub(thread.delay()));
             }
         }
     }
@@ -245,14 +252,18 @@ where
     fn next(&self, progress: &mut Progress<T>) -> Option<&I> {
         loop {
             let is_late = self.until.is_some_and(Deadline::passed);
-            let Some(item) = self.items.get(progress.found.len()).filter(|_| !is_late) else {
+            let owner = self.items.get(progress.found.len()).map(|item| (item, (self.owner)(item)));
+            // A user whose processes are slow must not make those of others incomplete.
+            let counts = |owner: &Owned| !is_late || lock(&HANGING).is_slow(owner.0);
+            let Some((item, owner)) = owner.filter(|(_, owner)| owner.as_ref().map_or(!is_late, counts))
+            else {
                 progress.is_done = true;
                 self.ended.notify_one();
                 return None;
             };
-            match (self.owner)(item).and_then(|owner| progress.admits(owner)) {
+            match owner.and_then(|owner| if is_late { Err(LATE) } else { progress.admits(owner) }) {
                 Ok(owner) => {
-                    (progress.current, progress.began) = (owner, running());
+                    (progress.current, progress.began) = (Some(owner), running());
                     return Some(item);
                 }
                 Err(error) => progress.found.push(Err(error)),
@@ -263,9 +274,10 @@ where
     /// Counts the time of a slow read against the limits of its user.
     fn charge(&self, number: usize, took: Duration) {
         let mut progress = lock(&self.progress);
-        let owner = progress.hung.get(number).copied();
-        let user = lock(&HANGING).spend(owner.unwrap_or(progress.current).0, took);
-        if owner.is_none() {
+        let hung = progress.hung.get(number).copied();
+        let Some((uid, _)) = hung.unwrap_or(progress.current).filter(|_| !took.is_zero()) else { return };
+        let user = lock(&HANGING).spend(uid, took);
+        if hung.is_none() {
             *progress.spent.entry(user).or_default() += took;
         }
     }
@@ -281,26 +293,28 @@ impl<T> Progress<T> {
         if refused { Err(LATE) } else { Ok(owner) }
     }
 
-    /// Returns whether the current thread does not hang, but has not been given enough time on a busy machine.
-    fn waits_for_a_cpu(&self, patience: Duration) -> bool {
-        let is_over = running().saturating_sub(self.began) >= patience * LONGER;
-        let state = |thread: &Directory| thread.parse("stat", stat::parse).map(|stat| stat.state);
-        !is_over && self.thread.as_ref().is_none_or(|thread| state(thread) == Ok(State::Running))
+    /// Returns the time limit of the current read, which is longer if the machine is so busy that its thread is delayed.
+    fn patience(&self, patience: Duration) -> Duration {
+        match &self.thread {
+            Some(thread) => patience + delayed(thread).unwrap_or_default().min(patience * LONGER),
+            // It has not started.
+            None => patience * LONGER,
+        }
     }
 }
 
 /// The thread that runs this.
 struct OwnThread {
     directory: Option<Directory>,
-    /// How often it has waited, as opposed to being preempted.
-    waits: Option<u64>,
+    /// Time for which it was ready to run, but other threads ran, at the last call of [`Self::delay`].
+    delayed: Option<Duration>,
 }
 
 impl OwnThread {
     fn open() -> Self {
         let directory = Directory::open(Path::new("/proc/thread-self")).ok();
-        let mut own = Self { directory, waits: None };
-        own.has_waited();
+        let mut own = Self { directory, delayed: None };
+        own.delay();
         own
     }
 
@@ -308,11 +322,11 @@ impl OwnThread {
         self.directory.as_ref()?.again().ok()
     }
 
-    /// Returns whether the thread has waited since the last call, as far as that is known.
-    fn has_waited(&mut self) -> bool {
-        let status = self.directory.as_ref().and_then(|directory| directory.bytes("status").ok());
-        let waits = status.and_then(|status| Status::new(&status).waits());
-        std::mem::replace(&mut self.waits, waits) != waits || waits.is_none()
+    /// Returns for how long other threads have delayed this one since the last call, as far as that is known.
+    fn delay(&mut self) -> Duration {
+        let now = self.directory.as_ref().and_then(delayed);
+        let before = std::mem::replace(&mut self.delayed, now);
+        now.zip(before).map(|(now, before)| now.saturating_sub(before)).unwrap_or_default()
     }
 }
 
@@ -385,6 +399,12 @@ impl Directory {
         };
         Walk::new(vec![self], (owned, read), (patience, None)).run().pop().unwrap_or(Err(LATE))
     }
+}
+
+/// Returns for how long a thread was ready to run, but other threads ran (Linux, Documentation/scheduler/sched-stats.rst).
+fn delayed(thread: &Directory) -> Option<Duration> {
+    let text = thread.text("schedstat").ok()?;
+    Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -466,7 +486,7 @@ mod tests {
     #[test]
     fn user_whose_reads_are_slow_is_not_read_again_in_a_walk() {
         let spent = [(0, BUDGET), (4002, MOST_IN_A_WALK), (4005, SHORT)].into();
-        let (current, began) = ((0, 0), running());
+        let (current, began) = (None, running());
         let progress: Progress<()> = Progress {
             found: Vec::new(),
             current,

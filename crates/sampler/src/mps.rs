@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bailiff_mps::place::{Directories, Part, ProcessView};
-use bailiff_proc::{LATE, Proc, Process, ReadError};
+use bailiff_proc::clock::Deadline;
+use bailiff_proc::{LATE, Process};
 use bailiff_snapshot::{Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Truth};
 
 use crate::proc::{MOST_OF_ENVIRON, Processes};
@@ -35,7 +36,11 @@ struct Found {
 }
 
 /// Returns the MPS daemons and servers among these processes; `None` if there are none.
-pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut Gaps) -> Option<Mps> {
+pub(crate) fn find(
+    processes: &Processes,
+    (seen, until): (&BTreeMap<u32, Seen>, Deadline),
+    gaps: &mut Gaps,
+) -> Option<Mps> {
     let (named, mut whole) = processes.named_mps();
     let others = named.iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
     let holders = seen.values().filter_map(Seen::found).filter(|facts| facts.comm == Role::COMM);
@@ -47,13 +52,16 @@ pub(crate) fn find(processes: &Processes, seen: &BTreeMap<u32, Seen>, gaps: &mut
     if !all {
         gaps.count(Gap::Mps);
     }
-    let mut found: Vec<Found> = Vec::new();
-    for (_, _, named) in ranked {
-        match examine(proc, named) {
-            Err(LATE) => whole = false,
-            read => found.extend(read.ok().flatten()),
-        }
-    }
+    let named: BTreeMap<u32, Named> = ranked.into_iter().map(|(_, key, named)| (key.pid, named)).collect();
+    let pids: Vec<u32> = named.keys().copied().collect();
+    let count = pids.len();
+    let read = proc.each(pids, Some(until), move |proc, pid| {
+        let process = proc.process(pid)?;
+        Ok(named.get(&pid).and_then(|named| examine(&process, *named)))
+    });
+    let read = read.unwrap_or_default();
+    whole &= read.len() == count && !read.iter().any(|(_, found)| matches!(found, Err(LATE)));
+    let found: Vec<Found> = read.into_iter().filter_map(|(_, found)| found.ok().flatten()).collect();
     let mps = describe(&found, whole, |key| processes.started(key));
     Some(mps).filter(|mps| !mps.is_empty())
 }
@@ -76,11 +84,7 @@ fn chosen<T>(mut ranked: Vec<(Option<u32>, ProcessKey, T)>) -> (Vec<(Option<u32>
 }
 
 /// Reads a process through one open directory, so that a reused pid is detected.
-fn examine(proc: &Proc, named: Named) -> Result<Option<Found>, ReadError> {
-    proc.process(named.key.pid)?.patiently(move |process| Ok(read(process, named)))
-}
-
-fn read(process: &Process, named: Named) -> Option<Found> {
+fn examine(process: &Process, named: Named) -> Option<Found> {
     let stat = process.stat().ok()?;
     if stat.key != named.key || stat.state == State::Zombie {
         return None;

@@ -29,6 +29,7 @@ use crate::slurm;
 /// of `/proc` may take four fifths.
 const HOLDERS_PART: u32 = 4;
 const WALK_PART: u32 = 2;
+const MPS_PART: u32 = 16;
 const QUOTA_PART: u32 = 8;
 /// Time for which a worker skips processes without GPU memory, if its predecessor hung in `/proc`.
 const WALK_PAUSE: Duration = Duration::from_mins(5);
@@ -180,7 +181,8 @@ impl Worker {
         if self.settings.commands == Commands::Shunned {
             rest.gaps.count(Gap::Mps);
         } else {
-            rest.mps = mps::find(processes, &rest.processes, &mut rest.gaps);
+            let until = Deadline::after(self.settings.deadline / MPS_PART);
+            rest.mps = mps::find(processes, (&rest.processes, until), &mut rest.gaps);
         }
     }
 

@@ -98,6 +98,10 @@ impl JobRecord {
     pub fn owns(&self, place: &Place, uid: Option<u32>) -> Truth {
         let in_session = || place.cgroup.split('/').any(|part| part == format!("user-{}.slice", self.uid));
         match &place.slurm_job {
+            // Without its SLUID, a cgroup that is named by one may be that of the job.
+            Some(id) if self.sluid.is_none() && !id.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Truth::Unknown
+            }
             Some(_) => self.contains(place).into(),
             None if uid.is_none_or(|uid| uid == self.uid) || place.is_contained() || in_session() => {
                 Truth::Unknown

@@ -32,11 +32,6 @@ impl<'a> Status<'a> {
         u64::from_str_radix(self.field(name)?.trim(), 16).ok()
     }
 
-    /// Returns how often the process has waited (`voluntary_ctxt_switches`).
-    pub fn waits(self) -> Option<u64> {
-        self.field("voluntary_ctxt_switches:")?.trim().parse().ok()
-    }
-
     /// Returns what `stat` would contain, with this start time and without CPU time, which are not in this file.
     pub fn stat(self, start_ticks: u64) -> Option<Stat> {
         let first = |name| self.numbers(name)?.first().copied();

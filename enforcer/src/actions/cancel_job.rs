@@ -38,13 +38,16 @@ struct Cancellation<'a> {
 pub(super) fn cancel(context: &ActionContext<'_>, nodes: JobNodes) -> Result<ActionResult, Refusal> {
     let group = context.gather()?;
     let slurm = &*context.request.slurm;
-    let job = if let Some(record) = &context.request.subject.job {
-        Job::of_record(record, clock::now())
-    } else {
-        let node = slurm.node.clone().unwrap_or_else(|| short(&context.settings.node).to_owned());
-        Job { id: job_of(&group)?, uid: group.owner, node, began: began(&group) }
+    let node = slurm.node.clone().unwrap_or_else(|| short(&context.settings.node).to_owned());
+    let job = match &context.request.subject.job {
+        Some(record) if record.node != node => {
+            let why = format!("changed: the record of the job names node {}, not {node}", record.node);
+            return Err(Refusal { outcome: Outcome::IdentityChanged, why });
+        }
+        Some(record) => Job::of_record(record, clock::now()),
+        None => Job { id: job_of(&group)?, uid: group.owner, node, began: began(&group) },
     };
-    exempt_elsewhere(&group)?;
+    exempt_elsewhere(&group, &job.id)?;
     let programs = Programs { slurm, permissions: context.settings.permissions };
     let before = context.inbox.view().map(|view| Memory::of(&view.snapshot));
     let mut cancellation = Cancellation { context, programs, group, nodes, job, before };
@@ -76,13 +79,18 @@ fn job_of(group: &Group<'_>) -> Result<JobId, Refusal> {
     id.parse().map_err(|error| Refusal::refused(format!("{error}")))
 }
 
-/// Checks the processes that may belong to a job of which no process was found: all of its owner outside cgroups of jobs. With
-/// `proctrack/linuxproc`, jobs have no cgroups.
-fn exempt_elsewhere(group: &Group<'_>) -> Result<(), Refusal> {
-    let Some(protect) = group.request.limits.protect.as_ref().filter(|_| group.held.is_empty()) else {
-        return Ok(());
+/// Checks the processes that Slurm would end too: those in the job's external step, such as adopted logins. If no process
+/// of the job was found, also all processes of its owner outside cgroups of jobs: with `proctrack/linuxproc`, jobs have no
+/// cgroups.
+fn exempt_elsewhere(group: &Group<'_>, id: &JobId) -> Result<(), Refusal> {
+    let Some(protect) = group.request.limits.protect.as_ref() else { return Ok(()) };
+    let may_belong = |person: &&ProcessInfo| match &person.place.slurm_job {
+        // The step's own process, which sleeps, belongs to root.
+        Some(job) => {
+            job == id.as_ref() && person.uid != 0 && person.place.slurm_step.as_deref() == Some("extern")
+        }
+        None => group.held.is_empty() && person.uid == group.owner,
     };
-    let may_belong = |person: &&ProcessInfo| person.uid == group.owner && person.place.slurm_job.is_none();
     let exempt = group.people().filter(may_belong).find_map(|person| Some((person, (protect.0)(person)?)));
     exempt.map_or(Ok(()), |(person, why)| {
         let pid = person.stat.key.pid;

@@ -2,12 +2,14 @@
 //! Finds processes with `/dev/nvidiaN` open, including those that the driver does not list, such as forked
 //! workers. The scan reads every descriptor of the node, so it is rare and split into parts.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bailiff_proc::clock::now;
+use bailiff_proc::clock::{Deadline, now};
 use bailiff_proc::{Directory, LATE, Proc, Process, ReadError};
 use bailiff_snapshot::identity::millis;
+use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State};
 
 use crate::launcher::WORKER_ROLE;
@@ -32,8 +34,12 @@ pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProce
 
 /// Removes processes that no longer run.
 pub(crate) fn keep_living(proc: &Proc, device_processes: &mut DeviceProcesses) {
-    let start = |pid| proc.stat(pid).ok().map(|stat| stat.key.start_ticks);
-    device_processes.processes.retain(|process| start(process.pid) == process.start_ticks);
+    let pids = device_processes.processes.iter().map(|process| process.pid).collect();
+    let read = proc.each(pids, Some(Deadline::after(SHORTEST)), Proc::stat_now).unwrap_or_default();
+    let start = |(pid, stat): (u32, Result<Stat, ReadError>)| Some((pid, stat.ok()?.key.start_ticks));
+    let starts: BTreeMap<u32, u64> = read.into_iter().filter_map(start).collect();
+    let living = |process: &DeviceProcess| starts.get(&process.pid).copied() == process.start_ticks;
+    device_processes.processes.retain(living);
 }
 
 /// A scan of all processes that can be continued later.
@@ -106,7 +112,8 @@ fn device_process(process: &Process, until: Instant) -> Result<Option<DeviceProc
 
 /// Returns whether a process descends from this program.
 fn is_ours(proc: &Proc, process: &DeviceProcess) -> bool {
-    let parent = |pid: &u32| proc.stat(*pid).ok().map(|stat| stat.ppid).filter(|parent| *parent != 0);
+    let stat = |pid: &u32| proc.process(*pid).ok()?.standing().ok();
+    let parent = |pid: &u32| stat(pid).map(|stat| stat.ppid).filter(|parent| *parent != 0);
     let line = std::iter::successors(Some(process.pid), parent).skip(1).take(MOST_ANCESTORS);
     line.into_iter().any(|pid| pid == std::process::id())
 }

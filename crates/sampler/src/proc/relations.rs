@@ -9,7 +9,7 @@ use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Proc, ReadError};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, start_of_ancestor, workload};
-use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen};
+use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen, State};
 
 use super::orphan::{Member, OrphanTable};
 use super::others::{Limits, Other, Others, Program};
@@ -228,11 +228,21 @@ impl Relations {
         Ok(())
     }
 
-    /// Returns whether a process descends from one that was not read in time.
-    fn is_below_unread(&self, entry: &Entry) -> bool {
-        let parent = |pid: &u32| self.table.get(pid).map(|entry| entry.node.ppid);
-        let mut line = std::iter::successors(Some(entry.node.ppid), parent).take(MOST_ANCESTORS);
-        line.any(|pid| self.unread.contains_key(&pid))
+    /// Returns the processes that descend from one that was not read in time.
+    fn below_unread(&self) -> HashSet<u32> {
+        let mut below: HashSet<u32> = HashSet::new();
+        let mut count = usize::MAX;
+        // Parents come first, except those that started in the same clock tick.
+        while !self.unread.is_empty() && count != below.len() {
+            count = below.len();
+            for (_, pid) in &self.order {
+                let parent = self.table.get(pid).map_or(0, |entry| entry.node.ppid);
+                if self.unread.contains_key(&parent) || below.contains(&parent) {
+                    below.insert(*pid);
+                }
+            }
+        }
+        below
     }
 
     /// Marks holders whose workload contains a process that was not read in time, or from which such a process descends.
@@ -344,6 +354,7 @@ impl Relations {
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
         let mut relatives = Vec::new();
+        let below_unread = self.below_unread();
         for other in std::mem::take(&mut self.found) {
             let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
             let (workload, below) = match (&entry.workload, entry.below) {
@@ -352,11 +363,12 @@ impl Relations {
                 // contradictory cgroup would make the members of the whole node unknown.
                 (None, Some(false)) => continue,
                 // Below a process that was not read in time; its holder is marked.
-                (None, Some(true)) if self.is_below_unread(entry) => continue,
+                (None, Some(true)) if below_unread.contains(&other.stat.key.pid) => continue,
                 _ => return Err(Gap::Unreadable),
             };
             if below || held.contains(workload) {
-                let state = threads::state(proc, &other.stat);
+                let late = other.stat.state == State::Zombie && time.climb_until.passed();
+                let state = if late { State::Unknown } else { threads::state(proc, &other.stat) };
                 let program = match self.others.program(&other.stat, time.now) {
                     Some(program) => program,
                     // Out of time: the program is read in a later interval and unknown until then.

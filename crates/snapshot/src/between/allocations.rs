@@ -52,7 +52,8 @@ impl Join<'_> {
         let complete = is_known
             && match before {
                 Some(before) => before.complete && no_gap,
-                None => since_prolog <= self.now.interval * 2 + self.now.took,
+                // The sample before did not contain the job, so it was taken before the prolog.
+                None => self.previous.is_some() && since_prolog <= self.now.interval * 2 + self.now.took,
             };
         let has_processes = matches!(&processes, Processes::Known(known) if !known.is_empty());
         let used = before.is_some_and(|before| before.used) || has_processes;
@@ -79,9 +80,11 @@ impl Join<'_> {
     }
 
     fn before(&self, record: &JobRecord, gpu: &Gpu) -> Option<&Allocation> {
-        let before = self.previous?.slurm.as_ref()?.allocations.iter();
-        let uuid = gpu.about.id.as_ref().map(|id| &id.0);
-        before.into_iter().find(|before| before.job == record.job && before.gpu_uuid.as_ref() == uuid)
+        // A run that started after that sample is another run of the job.
+        let earlier = |previous: &&Snapshot| Duration::from_millis(record.boot_ms) <= previous.at.boot;
+        let before = &self.previous.filter(earlier)?.slurm.as_ref()?.allocations;
+        let uuid = &gpu.about.id.as_ref()?.0;
+        before.iter().find(|before| before.job == record.job && before.gpu_uuid.as_ref() == Some(uuid))
     }
 
     fn processes<'a>(&self, record: &JobRecord, gpu: &'a Gpu) -> Processes<'a> {

@@ -32,6 +32,9 @@ fn count(target: &Target, view: &View, which: fn(&Allocation) -> bool) -> Value 
 fn states<'a>(target: &'a Target, view: &'a View) -> Result<Vec<&'a Allocation>, &'static str> {
     let job = view.job(target).ok_or(NO_GPUS)?;
     let gpus = job.gpus.as_ref().ok_or(NO_GPUS)?;
+    if gpus.is_empty() {
+        return Err("no GPU is allocated to the job");
+    }
     let all: Vec<&Allocation> = view.allocations(job).collect();
     if all.len() != gpus.len() {
         return Err("the driver does not report one of the job's GPUs");
