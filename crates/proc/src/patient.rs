@@ -98,7 +98,8 @@ impl AllReads {
 
     /// Returns whether reads of the processes of this uid's user were slow recently.
     fn is_slow(&self, uid: u32) -> bool {
-        self.users.contains_key(&self.user(uid))
+        let user = self.user(uid);
+        user != 0 && self.users.contains_key(&user)
     }
 
     /// Adds a process of which a read hangs. Returns the key of its user.

@@ -260,6 +260,9 @@ mod tests {
             open(home.path(), &format!("{pid}/fd"), &["/dev/nvidia0"]);
             let line = format!("{pid} (x) S {parent} 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7");
             fs::write(home.path().join(format!("{pid}/stat")), line).unwrap();
+            let status =
+                format!("Name:\tx\nState:\tS\nPid:\t{pid}\nPPid:\t{parent}\nThreads:\t1\nNSsid:\t7\n");
+            fs::write(home.path().join(format!("{pid}/status")), status).unwrap();
         }
         assert_eq!(pids(&device_processes(home.path(), Duration::from_mins(1)).unwrap()), [40]);
     }

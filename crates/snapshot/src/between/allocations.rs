@@ -52,8 +52,7 @@ impl Join<'_> {
         let complete = is_known
             && match before {
                 Some(before) => before.complete && no_gap,
-                // The sample before did not contain the job, so it was taken before the prolog.
-                None => self.previous.is_some() && since_prolog <= self.now.interval * 2 + self.now.took,
+                None => since_prolog <= self.now.interval * 2 + self.now.took,
             };
         let has_processes = matches!(&processes, Processes::Known(known) if !known.is_empty());
         let used = before.is_some_and(|before| before.used) || has_processes;
