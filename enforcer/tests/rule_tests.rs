@@ -75,6 +75,21 @@ fn failure_reports_expected_and_actual() {
 }
 
 #[test]
+fn class_of_xids_is_unknown_without_an_xid_of_the_class() {
+    let (directory, file) = written(
+        "rules: rules.yaml\ntests:\n  - name: xids\n    gpus:\n      - {gpu: 0, series: {xid: '_x9'}}\n      \
+         - {gpu: 1, series: {xid: '31x9'}}\n      - {gpu: 2, series: {xid: '79x9'}}\n    \
+         expect: [{at: {sample: 0}, rule: reboot, step: flag, target: 'gpu:2'}]\n    \
+         never: [{rule: works}, {target: 'gpu:0'}, {target: 'gpu:1'}]\n",
+    );
+    let rules = "version: 1\nrules:\n  - {name: reboot, target: gpu, when: {xid_class: reboot}, for: {samples: 1}, then: [{flag: info}]}\n  \
+                 - {name: works, target: gpu, when: {not: {xid_class: reboot}}, for: {samples: 1}, then: [{flag: info}]}\n";
+    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
+    let (exit, text) = run(&file);
+    assert_eq!(exit, Exit::Done, "{text}");
+}
+
+#[test]
 fn every_fault_has_its_line() {
     let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: wrong\n    targets:\n      - process: 4100\n        vram: 8GB\n        \

@@ -91,7 +91,7 @@ GPU_RETIRED_PAGES Gauge One "bailiff_gpu_retired_pages" ["gpu gpu_uuid kind"]
     "Read once a minute. Only for GPUs before Ampere, which do not remap rows.";
 GPU_CLOCK_EVENT Gauge One "bailiff_gpu_clock_event" ["gpu gpu_uuid reason"]
     "1 for each reason why the clocks of the GPU are reduced; none if there is no reason."
-    "Reasons: sw_power_cap (power limit), hw_slowdown, sw_thermal and hw_thermal (temperature), power_brake, reliability. Settings and an idle GPU are no reasons. Absent if the driver did not report it.";
+    "Reasons: sw_power_cap (power limit), hw_slowdown, sw_thermal and hw_thermal (temperature), power_brake, reliability, other. Settings and an idle GPU are no reasons. Absent if the driver did not report it.";
 GPU_XID_INFO Info One "bailiff_gpu_xid_info" ["gpu gpu_uuid xid class"]
     "What each Xid error since the exporter started requires, by NVIDIA's catalogue."
     "Classes: application (caused by an application, or limited to one), reset, reboot, fabric (check NVLink), hardware, no_action, cleanup (a process was ended), informational, unclear.";

@@ -113,7 +113,9 @@ fn errors_are_published_by_kind() {
 fn clock_events_are_named() {
     for (mask, expected) in [
         ("0x0", &["none"][..]),
-        ("0x313", &["none"]),
+        ("0x103", &["none"]),
+        ("0x10", &["other"]),
+        ("0xa01", &["other"]),
         ("0x4", &["sw_power_cap"]),
         ("0x68", &["hw_slowdown", "hw_thermal", "sw_thermal"]),
         ("0x480", &["power_brake", "reliability"]),
@@ -160,6 +162,9 @@ fn defective_memory_is_read_rarely_but_again_after_a_failure() {
     scenario.set("gpus: [{faults: {lost: true}}]\n");
     exporter.until("the GPU is lost", |page| (page.value("bailiff_gpu_up", &[])? == 0.0).then_some(()));
     assert_eq!(rows(&exporter.next()), None);
+    scenario.set("gpus: [{remapped_rows: {corrected: 6}}]\n");
+    let rows = exporter.until("the GPU is back", rows);
+    assert_eq!(rows, 6.0, "not read again after the loss");
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn files_of_the_controller_decide() {
 
 #[test]
 fn total_below_capacity_is_a_limit() {
-    for (gib, reason) in [(64, None), (68, None), (69, LIMITED)] {
+    for (gib, reason) in [(64, None), (73, None), (74, LIMITED)] {
         let node = Node::new("0::/a/b\n").file("dmem.capacity", &format!("GPU0 {}\n", gib * (1_u64 << 30)));
         node.expect(OLD_DRIVER, reason, &format!("64 GiB of {gib} GiB"));
     }
@@ -133,8 +133,8 @@ fn driver_reports_the_limit_without_files() {
         (fails("not_supported"), None),
         (fails("function_not_found"), None),
         (fails("operating_system"), UNKNOWN),
-        (fails("no_permission"), UNKNOWN),
-        (fails("argument_version_mismatch"), UNKNOWN),
+        (fails("no_permission"), None),
+        (fails("argument_version_mismatch"), None),
         (fails("unknown"), UNKNOWN),
     ] {
         node.expect(&gpu, reason, &gpu);
@@ -189,7 +189,11 @@ fn run_and_doctor_name_the_cause() {
     };
     let report = String::from_utf8(run(&["doctor", "--json"]).stdout).unwrap();
     assert!(report.contains("unknown to this command") && report.contains("GPU memory limit"), "{report}");
-    let run = run(&["run", "--min-free", "1GiB", "--", "true"]);
-    let error = String::from_utf8(run.stderr).unwrap();
-    assert!(run.status.code() == Some(69) && error.contains("GPU memory limit"), "{error}");
+    let limited = run(&["run", "--min-free", "1GiB", "--", "true"]);
+    let error = String::from_utf8(limited.stderr).unwrap();
+    assert!(limited.status.code() == Some(69) && error.contains("GPU memory limit"), "{error}");
+    scenario.set("gpus: [{faults: {errors: {nvmlDeviceGetMemoryLimits_v1: operating_system}}}]\n");
+    let unknown = run(&["run", "--min-free", "1GiB", "--nonblock", "--", "true"]);
+    let error = String::from_utf8(unknown.stderr).unwrap();
+    assert!(unknown.status.code() == Some(75) && error.contains("an unknown amount"), "a wait: {error}");
 }

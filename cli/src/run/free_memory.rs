@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use bailiff_exposition::human::Bytes;
-use bailiff_snapshot::{Gpu, Snapshot};
+use bailiff_snapshot::{Gpu, MemoryUnknown, Snapshot};
 
 use super::monitor::GpuSampler;
 use crate::command::{Event, check_signals};
@@ -66,7 +66,7 @@ impl FreeMemory {
             // The driver reports the limit of this command's cgroup as the GPU's memory.
             let limited = |now: &Snapshot| {
                 let mut gpus = now.gpus.iter().filter(|gpu| visible.sees(&gpu.about));
-                gpus.find_map(|gpu| gpu.memory_unknown)
+                gpus.find_map(|gpu| gpu.memory_unknown.filter(|why| *why == MemoryUnknown::OwnCgroupLimited))
             };
             if let Some(unknown) = gpu_sampler.newest().and_then(limited) {
                 return Err(Failure::unavailable(format!("{why}: {}", unknown.words())));

@@ -9,8 +9,8 @@ use bailiff_snapshot::dmem::{PciAddress, Regions, regions};
 
 use crate::settings::SamplerSettings;
 
-/// A total smaller than the capacity by more than this part of it is a limit and not rounding.
-const ROUNDING: u64 = 16;
+/// A total smaller than the capacity by more than this part of it is a limit, and not rounding or memory for ECC.
+const ROUNDING: u64 = 8;
 /// Maximum size of a file with a line for each memory region.
 const MOST: usize = 1 << 16;
 

@@ -69,12 +69,14 @@ pub enum ClockEvent {
     PowerBrake = "power_brake",
     /// Reliability.
     Reliability = "reliability",
+    /// A reason that this version does not name.
+    Other = "other",
 }
 }
 
 impl ClockEvent {
-    /// Returns the bit in the driver's mask (`nvmlClocksEventReasons`).
-    const fn bit(self) -> u64 {
+    /// Returns the bits in the driver's mask (`nvmlClocksEventReasons`).
+    const fn bits(self) -> u64 {
         match self {
             Self::SwPowerCap => 0x4,
             Self::HwSlowdown => 0x8,
@@ -82,12 +84,14 @@ impl ClockEvent {
             Self::HwThermal => 0x40,
             Self::PowerBrake => 0x80,
             Self::Reliability => 0x400,
+            // All but these, 0x1 (idle), 0x2 (application clocks) and 0x100 (clocks for a display).
+            Self::Other => !0x5ef,
         }
     }
 
     /// Returns the events in the driver's mask.
     pub fn of(mask: u64) -> Vec<Self> {
-        Self::ALL.into_iter().filter(|event| mask & event.bit() != 0).collect()
+        Self::ALL.into_iter().filter(|event| mask & event.bits() != 0).collect()
     }
 }
 
@@ -218,9 +222,12 @@ mod tests {
 
     #[test]
     fn clock_events_are_bits_of_the_mask() {
-        assert_eq!(ClockEvent::of(0x1 | 0x2 | 0x10 | 0x100 | 0x200), []);
+        assert_eq!(ClockEvent::of(0x1 | 0x2 | 0x100), []);
+        for bit in [0x10, 0x200, 0x800, 1 << 40] {
+            assert_eq!(ClockEvent::of(0x1 | bit), [ClockEvent::Other], "{bit:#x}");
+        }
         assert_eq!(ClockEvent::of(0x28), [ClockEvent::HwSlowdown, ClockEvent::SwThermal]);
-        assert_eq!(ClockEvent::of(0x4 | 0x40 | 0x80 | 0x400 | 1 << 40).len(), 4);
+        assert_eq!(ClockEvent::of(0x4 | 0x40 | 0x80 | 0x400 | 1 << 40).len(), 5);
     }
 
     #[test]

@@ -165,6 +165,7 @@ fn health(health: &Health) -> Option<String> {
         ClockEvent::SwThermal | ClockEvent::HwThermal => "clocks reduced because of the temperature",
         ClockEvent::PowerBrake => "clocks reduced by the power supply",
         ClockEvent::Reliability => "clocks reduced for reliability",
+        ClockEvent::Other => "clocks reduced for another reason",
     });
     let mut all: Vec<&str> = action.into_iter().chain(failed).chain(pending).chain(events).collect();
     all.dedup();

@@ -131,9 +131,9 @@ fn memory_unknown(
     let limit = raw::hard_memory_limit(device, own.path.as_deref().unwrap_or(c"/"));
     match (limit, own.path.is_some()) {
         (Err(NvmlError::GpuLost), _) => Err(NvmlError::GpuLost),
-        // Without a limit, drivers return NOT_FOUND or NOT_SUPPORTED.
-        (Err(NvmlError::FunctionNotFound), _)
-        | (Ok(u64::MAX) | Err(NvmlError::NotFound | NvmlError::NotSupported), true) => Ok(None),
+        (Err(error), _) if not_offered(&error) => Ok(None),
+        // Without a limit, drivers return NOT_FOUND.
+        (Ok(u64::MAX) | Err(NvmlError::NotFound), true) => Ok(None),
         (Ok(_), true) => Ok(Some(MemoryUnknown::OwnCgroupLimited)),
         _ => Ok(Some(MemoryUnknown::OwnCgroupUnknown)),
     }

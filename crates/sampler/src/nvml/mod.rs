@@ -172,16 +172,22 @@ impl Gpus {
         past.about = Some(about.clone()).filter(device::is_complete);
         match device::read(device, (&about, past), context) {
             Ok(sample) => GpuSample { about, xids: past.xids(), ..sample },
-            Err(error) => GpuSample { xids: past.xids(), ..GpuSample::faulty(about, fault(&error)) },
+            Err(error) => {
+                past.memory_health = None;
+                GpuSample { xids: past.xids(), ..GpuSample::faulty(about, fault(&error)) }
+            }
         }
     }
 
     /// Returns the sample of a device that does not report its UUID, with its last known properties.
-    fn faulty(&self, index: &str, error: &NvmlError) -> GpuSample {
-        let past = self.uuids.get(index).and_then(|uuid| self.devices.get(uuid));
-        let about = past.and_then(|past| past.about.clone()).unwrap_or_default();
+    fn faulty(&mut self, index: &str, error: &NvmlError) -> GpuSample {
+        let mut past = self.uuids.get(index).and_then(|uuid| self.devices.get_mut(uuid));
+        if let Some(past) = &mut past {
+            past.memory_health = None;
+        }
+        let about = past.as_ref().and_then(|past| past.about.clone()).unwrap_or_default();
         let about = About { index: index.to_owned(), ..about };
-        let xids = past.map(Device::xids).unwrap_or_default();
+        let xids = past.map(|past| past.xids()).unwrap_or_default();
         GpuSample { xids, ..GpuSample::faulty(about, fault(error)) }
     }
 }

@@ -54,7 +54,11 @@ pub(super) fn clock_event(target: &Target, view: &View) -> Value {
 pub(super) fn xid_class(target: &Target, view: &View) -> Value {
     let gpu = view.gpu_of(target).filter(|gpu| gpu.parent_uuid.is_none());
     let classes = gpu.map(|gpu| gpu.xids.keys().map(|xid| XidClass::of(*xid).into()).collect::<Vec<_>>());
-    words(classes.as_deref())
+    match words(classes.as_deref()) {
+        // Whether the driver's events of this GPU are received is not known.
+        Value::Words { seen, .. } => Value::Words { seen, complete: false },
+        unknown => unknown,
+    }
 }
 
 /// Returns the observed words; incomplete if one of them is not known to this version.

@@ -123,7 +123,7 @@ attributes! {
 "clock_event" [Gpu] Unit::Words(ClockEvent::NAMES), "nvml", gpu::clock_event,
     "Why the clocks of the GPU are reduced, other than by settings or because it is idle; matches if one of the reasons applies.";
 "xid_class" [Gpu] Unit::Words(XidClass::NAMES), "nvml", gpu::xid_class,
-    "What an Xid error of the GPU since the exporter started requires, by NVIDIA's catalogue; matches if there was an error of this class.";
+    "What an Xid error of the GPU since the exporter started requires, by NVIDIA's catalogue; matches if there was an error of this class. Unknown if none was received: whether the driver's events are received is not known.";
 "holder_alive" [Lease] Unit::Flag, "leases", lease::holder_alive,
     "The process that took the lease is running, according to its own host.";
 "heartbeat_age" [Lease] Unit::Duration, "leases", lease::heartbeat_age,
