@@ -111,8 +111,7 @@ impl AllReads {
     }
 
     /// Removes a process, because the read has returned.
-    fn remove(&mut self, uid: u32, process: u64) {
-        let user = self.user(uid);
+    fn remove(&mut self, user: u32, process: u64) {
         if let Some(reads) = self.users.get_mut(&user) {
             reads.processes.remove(&process);
         }
@@ -149,7 +148,7 @@ struct Progress<T> {
     began: Duration,
     /// The current thread in `/proc`.
     thread: Option<Directory>,
-    /// For each abandoned thread, the owner of the item on which it hangs. The number of the current thread is the number
+    /// For each abandoned thread, the user and the item on which it hangs. The number of the current thread is the number
     /// of abandoned ones.
     hung: Vec<Option<Owned>>,
     /// Time that slow reads took, by user.
@@ -214,11 +213,11 @@ where
 
     /// Gives up the item that is being read.
     fn abandon(&self, progress: &mut Progress<T>) {
-        if let Some((uid, process)) = progress.current {
-            let user = lock(&HANGING).add(uid, process);
+        let hung = progress.current.map(|(uid, process)| (lock(&HANGING).add(uid, process), process));
+        if let Some((user, _)) = hung {
             *progress.spent.entry(user).or_default() += self.patience;
         }
-        progress.hung.push(progress.current);
+        progress.hung.push(hung);
         progress.found.push(Err(LATE));
     }
 
@@ -229,8 +228,8 @@ where
         loop {
             let mut progress = lock(&self.progress);
             if let Some(hung) = progress.hung.get(number) {
-                if let Some((uid, process)) = *hung {
-                    lock(&HANGING).remove(uid, process);
+                if let Some((user, process)) = *hung {
+                    lock(&HANGING).remove(user, process);
                 }
                 return;
             }
@@ -256,8 +255,7 @@ where
             let owner = self.items.get(progress.found.len()).map(|item| (item, (self.owner)(item)));
             // A user whose processes are slow must not make those of others incomplete.
             let counts = |owner: &Owned| !is_late || lock(&HANGING).is_slow(owner.0);
-            let Some((item, owner)) = owner.filter(|(_, owner)| owner.as_ref().map_or(!is_late, counts))
-            else {
+            let Some((item, owner)) = owner.filter(|(_, owner)| owner.as_ref().map_or(true, counts)) else {
                 progress.is_done = true;
                 self.ended.notify_one();
                 return None;

@@ -60,7 +60,10 @@ pub(crate) fn find(
         Ok(named.get(&pid).and_then(|named| examine(&process, *named)))
     });
     let read = read.unwrap_or_default();
-    whole &= read.len() == count && !read.iter().any(|(_, found)| matches!(found, Err(LATE)));
+    if read.len() < count || read.iter().any(|(_, found)| matches!(found, Err(LATE))) {
+        gaps.count(Gap::Mps);
+        whole = false;
+    }
     let found: Vec<Found> = read.into_iter().filter_map(|(_, found)| found.ok().flatten()).collect();
     let mps = describe(&found, whole, |key| processes.started(key));
     Some(mps).filter(|mps| !mps.is_empty())

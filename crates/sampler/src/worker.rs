@@ -29,7 +29,7 @@ use crate::slurm;
 /// of `/proc` may take four fifths.
 const HOLDERS_PART: u32 = 4;
 const WALK_PART: u32 = 2;
-const MPS_PART: u32 = 16;
+const MPS_PART: u32 = 8;
 const QUOTA_PART: u32 = 8;
 /// Time for which a worker skips processes without GPU memory, if its predecessor hung in `/proc`.
 const WALK_PAUSE: Duration = Duration::from_mins(5);

@@ -28,7 +28,8 @@ const MOST_ANCESTORS: usize = 16;
 pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProcesses> {
     let proc = Proc::open(procfs).ok()?;
     let mut search = Search::begin(&proc, now()).ok()?;
-    search.go_on(&proc, Instant::now() + patience);
+    let until = Instant::now() + patience;
+    while !search.go_on(&proc, until) && Instant::now() < until {}
     Some(search.end())
 }
 
@@ -36,9 +37,12 @@ pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProce
 pub(crate) fn keep_living(proc: &Proc, device_processes: &mut DeviceProcesses) {
     let pids = device_processes.processes.iter().map(|process| process.pid).collect();
     let read = proc.each(pids, Some(Deadline::after(SHORTEST)), Proc::stat_now).unwrap_or_default();
-    let start = |(pid, stat): (u32, Result<Stat, ReadError>)| Some((pid, stat.ok()?.key.start_ticks));
-    let starts: BTreeMap<u32, u64> = read.into_iter().filter_map(start).collect();
-    let living = |process: &DeviceProcess| starts.get(&process.pid).copied() == process.start_ticks;
+    let read: BTreeMap<u32, Result<Stat, ReadError>> = read.into_iter().collect();
+    let living = |process: &DeviceProcess| match read.get(&process.pid) {
+        Some(Ok(stat)) => Some(stat.key.start_ticks) == process.start_ticks,
+        Some(Err(error)) => *error != ReadError::Gone,
+        None => true,
+    };
     device_processes.processes.retain(living);
 }
 
@@ -46,6 +50,10 @@ pub(crate) fn keep_living(proc: &Proc, device_processes: &mut DeviceProcesses) {
 pub(crate) struct Search {
     /// Pids still to be scanned, the next one last.
     due: Vec<u32>,
+    /// Pids of users whose processes took long, which are scanned after all others.
+    later: Vec<u32>,
+    /// Time that the processes of each uid took.
+    spent: BTreeMap<u32, Duration>,
     found: DeviceProcesses,
 }
 
@@ -57,6 +65,8 @@ impl Search {
         due.reverse();
         Ok(Self {
             due,
+            later: Vec::new(),
+            spent: BTreeMap::new(),
             found: DeviceProcesses { boot_ms: millis(at.boot), processes: Vec::new(), unreadable: 0 },
         })
     }
@@ -71,9 +81,16 @@ impl Search {
     pub(crate) fn go_on(&mut self, proc: &Proc, until: Instant) -> bool {
         let mut is_first = true;
         while let Some(pid) = self.due.pop() {
+            let owner = proc.process(pid).and_then(|process| process.owner()).unwrap_or_default();
+            if self.spent.get(&owner).is_some_and(|spent| owner != 0 && *spent >= SHORTEST) {
+                self.later.push(pid);
+                continue;
+            }
+            let began = Instant::now();
             let left = until.saturating_duration_since(Instant::now()).max(SHORTEST);
             let read = move |process: &Process| device_process(process, until);
             let found = proc.process(pid).and_then(|process| process.within(left, read));
+            *self.spent.entry(owner).or_default() += began.elapsed();
             let is_late = Instant::now() >= until;
             match found {
                 Ok(found) => self.found.processes.extend(found.filter(|found| !is_ours(proc, found))),
@@ -86,12 +103,17 @@ impl Search {
                 break;
             }
         }
+        if self.due.is_empty() && !self.later.is_empty() {
+            self.due = std::mem::take(&mut self.later);
+            self.spent.clear();
+            return false;
+        }
         self.due.is_empty()
     }
 
     /// Returns the result. Processes not yet scanned count as unreadable.
     pub(crate) fn end(mut self) -> DeviceProcesses {
-        self.found.unreadable += self.due.len() as u64;
+        self.found.unreadable += (self.due.len() + self.later.len()) as u64;
         self.found
     }
 }
