@@ -68,7 +68,8 @@ impl Stage {
 
     /// Writes a rule that cancels jobs that never used their GPU.
     fn never_used(&self, mode: &str, more: &str) {
-        self.policy(mode, (NEVER_USED, "{}"), &format!("slurm: {{conf: CONF}}\n{more}"));
+        let node = self.cluster.node();
+        self.policy(mode, (NEVER_USED, "{}"), &format!("slurm: {{node: {node}, conf: CONF}}\n{more}"));
     }
 
     fn policy(&self, mode: &str, (rule, step): (&str, &str), more: &str) {

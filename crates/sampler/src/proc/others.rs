@@ -177,7 +177,11 @@ impl Others {
     pub(crate) fn read(&mut self, proc: &Proc, pid: u32, now: Duration) -> Result<Option<Other>, ReadError> {
         let limits = Limits { now, short_from: None, until: None };
         let mut found = self.read_all(proc, &[(pid, 0)], limits)?;
-        if found.unread.is_empty() { Ok(found.others.pop()) } else { Err(LATE) }
+        match found.others.pop() {
+            None if !found.unread.is_empty() => Err(LATE),
+            None if self.kernel_threads_now.last() != Some(&(pid, 0)) => Err(ReadError::Gone),
+            other => Ok(other),
+        }
     }
 
     fn is_fresh(&self, stat: &Stat, now: Duration) -> bool {
