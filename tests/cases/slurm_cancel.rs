@@ -445,6 +445,16 @@ fn dry_run_names_a_job_that_never_used_its_gpu() {
     stage.refused_as(&["--rule", "never-used-job"], (&job, pid, "RUNNING"), ("dry_run", &why));
 }
 
+#[test]
+fn record_of_another_node_cancels_no_job() {
+    let mut stage = Stage::with_interval(cluster(""), LONG);
+    stage.policy("enforce", (NEVER_USED, "{}"), "slurm: {node: elsewhere, conf: CONF}");
+    let (job, pid) = stage.unused_job(&[]);
+    stage.start();
+    let why = format!("changed: the record of the job names node {}, not elsewhere", stage.cluster.node());
+    stage.refused_as(&["--rule", "never-used-job"], (&job, pid, "RUNNING"), ("identity_changed", &why));
+}
+
 /// Checks that the policy's `protect` exempts a job because of a process without GPU memory.
 fn protected(tracking: Tracking, why: &str) {
     let mut stage = Stage::with_interval(Cluster::start(tracking, "", ""), LONG);
