@@ -159,7 +159,7 @@ fn may_be_ours(proc: &Proc, pid: u32) -> bool {
 /// Returns all visible processes; `hidepid` hides those of other users.
 fn processes(proc: &Proc) -> Result<Vec<Stat>, ReadError> {
     let mut found = Vec::new();
-    for (pid, stat) in proc.each(proc.pids()?, None, Proc::stat_now)? {
+    for (pid, stat) in proc.each(proc.pids()?, None, Proc::stat_blocking)? {
         match stat {
             Err(error) if error.is_denied() => {}
             // Another user can make reads of a process hang.

@@ -241,7 +241,7 @@ pub fn run(procfs: &Path, devices: String) -> io::Result<()> {
 /// Returns the pids of a process and its ancestors.
 fn ancestors(pid: u32) -> Vec<u32> {
     let Ok(proc) = Proc::own() else { return vec![pid] };
-    let parent = |pid: &u32| Some(proc.process(*pid).ok()?.standing().ok()?.ppid);
+    let parent = |pid: &u32| Some(proc.process(*pid).ok()?.stat_from_status().ok()?.ppid);
     std::iter::successors(Some(pid), parent).take_while(|pid| *pid > 0).collect()
 }
 
@@ -354,7 +354,7 @@ impl Signals {
         // A process must not be exempt because reads of it hang.
         let person = processes
             .person(pid)
-            .or_else(|error| if error.is_late() { processes.standing(pid) } else { Err(error) });
+            .or_else(|error| if error.is_late() { processes.person_from_status(pid) } else { Err(error) });
         let Some(person) = person? else { return Ok(false) };
         // What was read belongs to the process of the pidfd only if that process is still running.
         if !process.lives() {

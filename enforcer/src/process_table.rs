@@ -91,9 +91,7 @@ impl Processes {
         let (mut places, mut unread) = (Places::new(), BTreeMap::new());
         for (pid, read) in read.map_err(ProcessTableError::Unreadable)? {
             if read.as_ref().is_err_and(|error| *error == LATE) {
-                let standing =
-                    known(pid, self.proc.process(pid).and_then(|process| Read::standing(&process)))?;
-                unread.extend(standing.map(|read| (pid, read.person(&mut places))));
+                unread.extend(self.person_from_status(pid)?.map(|person| (pid, person)));
             } else {
                 people.extend(known(pid, read)?.map(|read| (pid, read.person(&mut places))));
             }
@@ -106,8 +104,8 @@ impl Processes {
     ///
     /// # Errors
     /// If the process exists and cannot be read.
-    pub fn standing(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
-        let read = self.proc.process(pid).and_then(|process| Read::standing(&process));
+    pub fn person_from_status(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
+        let read = self.proc.process(pid).and_then(|process| Read::of_status(&process));
         Ok(known(pid, read)?.map(|read| read.person(&mut Places::new())))
     }
 
@@ -265,8 +263,8 @@ impl Read {
     }
 
     /// Reads what the process cannot make hang.
-    fn standing(process: &Process) -> Result<Self, ReadError> {
-        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.standing()?);
+    fn of_status(process: &Process) -> Result<Self, ReadError> {
+        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.stat_from_status()?);
         Ok(Self { stat, uid, cgroup, exe: None, exe_uid: None })
     }
 

@@ -76,13 +76,13 @@ GPU_RECOVERY_ACTION Gauge One "bailiff_gpu_recovery_action" ["gpu gpu_uuid actio
     "Actions: none, gpu_reset, node_reboot, drain_p2p (stop work between GPUs), drain_and_reset, recover_imex_domain, bus_reset, system_reboot, other (from a newer driver). Absent if the driver does not report it (before 565).";
 GPU_REMAPPED_ROWS Gauge One "bailiff_gpu_remapped_rows" ["gpu gpu_uuid kind"]
     "Memory rows that were replaced, by kind of error: corrected, uncorrected."
-    "This and the next two are read once a minute. Absent before Ampere, and if MIG has instances.";
+    "Read once a minute. Absent before Ampere, and if MIG has instances.";
 GPU_ROW_REMAP_PENDING Gauge One "bailiff_gpu_row_remap_pending" ["gpu gpu_uuid"]
     "1 if a memory row will be replaced at the next reset of the GPU, else 0."
-    "Absent if the driver did not report it.";
+    "Read once a minute. Absent if the driver did not report it.";
 GPU_ROW_REMAP_FAILED Gauge One "bailiff_gpu_row_remap_failed" ["gpu gpu_uuid"]
     "1 if a memory row could not be replaced, else 0."
-    "Absent if the driver did not report it.";
+    "Read once a minute. Absent if the driver did not report it.";
 GPU_ECC_ERRORS Counter One "bailiff_gpu_ecc_errors_total" ["gpu gpu_uuid kind"]
     "ECC errors since the driver was loaded, by kind: corrected, uncorrected."
     "Absent if ECC is disabled or not supported.";

@@ -300,7 +300,7 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
             // The environment is unreadable or overwritten.
             Ok((stat, Some(Ok(Claim::Unread) | Err(_)))) => Ok(stat),
             // The owner made the read hang.
-            Err(LATE) => proc.process(pid).and_then(|process| process.standing()),
+            Err(LATE) => proc.process(pid).and_then(|process| process.stat_from_status()),
             Err(error) => Err(error),
         };
         // Processes of other users do not belong to the lease.

@@ -79,10 +79,10 @@ fn reads(proc: &Proc, pid: u32, pipe: &str) -> bool {
 pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> Result<bool, ReadError> {
     let until = Deadline::after(OPEN_FILES);
     let proc = Proc::own()?;
-    for (pid, stat) in proc.each(proc.pids()?, None, Proc::stat_now)? {
+    for (pid, stat) in proc.each(proc.pids()?, None, Proc::stat_blocking)? {
         let stat = match stat {
             // The owner made the read hang. The session is known nevertheless.
-            Err(LATE) => proc.process(pid).and_then(|process| process.standing()),
+            Err(LATE) => proc.process(pid).and_then(|process| process.stat_from_status()),
             stat => stat,
         };
         let Some(stat) = unless_gone(stat)? else { continue };

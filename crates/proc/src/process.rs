@@ -63,7 +63,7 @@ impl Proc {
     }
 
     /// Reads the `stat` of a process without opening its directory. The process can make that hang.
-    pub fn stat_now(&self, pid: u32) -> Result<Stat, ReadError> {
+    pub fn stat_blocking(&self, pid: u32) -> Result<Stat, ReadError> {
         self.parse(&format!("{pid}/stat"), |line| stat_of(pid, line))
     }
 
@@ -205,7 +205,7 @@ impl Process {
     }
 
     /// Returns what `status` shows of the `stat`: all but start time (0) and CPU time. The process cannot make that hang.
-    pub fn standing(&self) -> Result<Stat, ReadError> {
+    pub fn stat_from_status(&self) -> Result<Stat, ReadError> {
         let text = self.bytes("status")?;
         Status::new(&text).stat(0).filter(|stat| stat.key.pid == self.pid).ok_or(ReadError::Malformed)
     }

@@ -36,7 +36,7 @@ pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProce
 /// Removes processes that no longer run.
 pub(crate) fn keep_living(proc: &Proc, device_processes: &mut DeviceProcesses) {
     let pids = device_processes.processes.iter().map(|process| process.pid).collect();
-    let read = proc.each(pids, Some(Deadline::after(SHORTEST)), Proc::stat_now).unwrap_or_default();
+    let read = proc.each(pids, Some(Deadline::after(SHORTEST)), Proc::stat_blocking).unwrap_or_default();
     let read: BTreeMap<u32, Result<Stat, ReadError>> = read.into_iter().collect();
     let living = |process: &DeviceProcess| match read.get(&process.pid) {
         Some(Ok(stat)) => Some(stat.key.start_ticks) == process.start_ticks,
@@ -134,10 +134,10 @@ fn device_process(process: &Process, until: Instant) -> Result<Option<DeviceProc
 
 /// Returns whether a process descends from this program.
 fn is_ours(proc: &Proc, process: &DeviceProcess) -> bool {
-    let stat = |pid: &u32| proc.process(*pid).ok()?.standing().ok();
+    let stat = |pid: &u32| proc.process(*pid).ok()?.stat_from_status().ok();
     let parent = |pid: &u32| stat(pid).map(|stat| stat.ppid).filter(|parent| *parent != 0);
-    let line = std::iter::successors(Some(process.pid), parent).skip(1).take(MOST_ANCESTORS);
-    line.into_iter().any(|pid| pid == std::process::id())
+    let mut ancestors = std::iter::successors(Some(process.pid), parent).skip(1).take(MOST_ANCESTORS);
+    ancestors.any(|pid| pid == std::process::id())
 }
 
 /// Returns whether this is a worker of any of our programs. Only asked about processes of the system's users, because

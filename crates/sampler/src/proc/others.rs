@@ -129,7 +129,7 @@ impl Others {
         limits: Limits,
     ) -> Result<Found, ReadError> {
         let pids = listed.iter().map(|(pid, _)| *pid).collect();
-        let stats = proc.each(pids, limits.until, Proc::stat_now)?;
+        let stats = proc.each(pids, limits.until, Proc::stat_blocking)?;
         self.short_of_time = limits.short_from.is_some_and(Deadline::passed);
         let mut found = Found { is_whole: stats.len() == listed.len(), ..Found::default() };
         let mut stale = BTreeMap::new();
@@ -198,10 +198,10 @@ impl Others {
         Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) })
     }
 
-    /// Returns what a process that cannot be read in time cannot hide: its parent, session and cgroup.
-    pub(crate) fn standing(&mut self, proc: &Proc, pid: u32) -> Result<(Stat, Arc<Cgroup>), ReadError> {
+    /// Returns what can be read of a process that makes other reads hang: parent, session, cgroup, but no start time.
+    pub(crate) fn read_status(&mut self, proc: &Proc, pid: u32) -> Result<(Stat, Arc<Cgroup>), ReadError> {
         let process = proc.process(pid)?;
-        Ok((process.standing()?, cgroup(&mut self.cgroups, &process.cgroup()?)))
+        Ok((process.stat_from_status()?, cgroup(&mut self.cgroups, &process.cgroup()?)))
     }
 
     /// Returns the processes of this interval with the `comm` of an MPS program.

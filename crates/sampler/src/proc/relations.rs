@@ -208,7 +208,7 @@ impl Relations {
     fn enter_unread(&mut self, proc: &Proc) -> Result<(), Gap> {
         let mut found = BTreeMap::new();
         for (pid, is_holder) in std::mem::take(&mut self.unread) {
-            match self.others.standing(proc, pid) {
+            match self.others.read_status(proc, pid) {
                 Ok(read) => drop(found.insert(pid, (read, is_holder))),
                 Err(ReadError::Gone) => {}
                 Err(error) => return Err(gap(error)),
@@ -304,9 +304,11 @@ impl Relations {
                 None => Lookup::Gone,
             };
             let meant = |key: ProcessKey| self.table.get(&key.pid)?.of_a_holder();
-            // The start time of a process that was not read in time is not part of a name.
-            let is_named = |workload: &Workload| !matches!(workload, Workload::Tree(root) if self.unread.contains_key(&root.pid));
-            let found = workload(&entry.node, lookup).filter(is_named);
+            let found = workload(&entry.node, lookup).filter(|workload| match workload {
+                // The start time of a process that was not read in time is not part of a name.
+                Workload::Tree(root) => !self.unread.contains_key(&root.pid),
+                Workload::Named(_) => true,
+            });
             let below = if entry.is_holder { None } else { descends(&entry.node, meant, lookup) };
             let Some(entry) = self.table.get_mut(pid) else { continue };
             if let Some(Workload::Tree(root)) = found {

@@ -138,7 +138,7 @@ impl Raw {
             Some(held) => held.parse(parse),
             None => proc.parse(&format!("{pid}/io"), parse),
         };
-        Ok(Self { state: threads::state_now(proc, &stat), stat, io: io.ok(), identity })
+        Ok(Self { state: threads::state_blocking(proc, &stat), stat, io: io.ok(), identity })
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) fn state(proc: &Proc, stat: &Stat) -> State {
 }
 
 /// Like [`state`]. The process can make that hang.
-pub(crate) fn state_now(proc: &Proc, stat: &Stat) -> State {
+pub(crate) fn state_blocking(proc: &Proc, stat: &Stat) -> State {
     state_by(proc, stat, Process::thread_states)
 }
 

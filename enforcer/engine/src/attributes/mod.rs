@@ -65,7 +65,7 @@ macro_rules! attributes {
 
 attributes! {
 "gpu_util" [Process Workload Gpu MpsServer SlurmJob] Unit::Percent, "nvml", process::gpu_util,
-    "GPU utilization by the target: the busiest engine on its busiest GPU. For `target: gpu`, the utilization of the GPU. For `target: slurm_job`, 0 if the job has no process on any GPU; unknown if the state of one of its GPUs is unknown. Unknown if one of its GPUs was not observed or is lost, unless another GPU is busy enough to decide the comparison.";
+    "GPU utilization by the target: the busiest engine on its busiest GPU. For `target: gpu`, the utilization of the GPU. For `target: slurm_job`, 0 if the job has no process on any GPU; unknown if no GPU is allocated to it, or if the state of one is unknown. Unknown if one of its GPUs was not observed or is lost, unless another GPU is busy enough to decide the comparison.";
 "vram" [Process Workload] Unit::Bytes, "nvml", process::vram,
     "GPU memory that the target holds, summed over its GPUs. Unknown if the driver does not report it for one GPU, unless the memory on the others decides the comparison.";
 "vram_share" [Process Workload] Unit::Percent, "nvml", process::vram_share,
@@ -137,9 +137,9 @@ attributes! {
 "allocated_gpus" [SlurmJob] Unit::Count, "slurm", slurm_job::allocated_gpus,
     "GPUs that Slurm has allocated to the job on this node. Unknown if the prolog could not determine them.";
 "never_used_gpus" [SlurmJob] Unit::Count, "slurm, nvml", slurm_job::never_used_gpus,
-    "Allocated GPUs on which no process of the job was observed in any sample since its prolog. Unknown if the state of one of its GPUs is unknown.";
+    "Allocated GPUs on which no process of the job was observed in any sample since its prolog. Unknown if it has none, or if the state of one is unknown.";
 "used_gpus" [SlurmJob] Unit::Count, "slurm, nvml", slurm_job::used_gpus,
-    "Allocated GPUs on which a process of the job was observed since its prolog. Unknown if the state of one of its GPUs is unknown.";
+    "Allocated GPUs on which a process of the job was observed since its prolog. Unknown if it has none, or if the state of one is unknown.";
 }
 
 pub(crate) use process::runs;
