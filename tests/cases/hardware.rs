@@ -212,3 +212,11 @@ fn missing_driver_is_one_line_and_exit_code_69() {
     assert!(line.starts_with("hardware: no NVIDIA GPU: ") && line.lines().count() == 1, "{line}");
     assert!(!directory.path().join("report.md").exists());
 }
+
+#[test]
+fn unknown_row_is_exit_code_64() {
+    let (machine, out) = (Machine::new(), tempfile::tempdir().unwrap());
+    let output = command(&machine, out.path()).args(["--rows", "quota,row-99"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8(output.stderr).unwrap().starts_with("hardware: no row row-99\nusage: "));
+}

@@ -16,7 +16,6 @@ mod rows;
 mod run;
 mod worker;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,9 +26,10 @@ use crate::run::Run;
 
 const USAGE: &str =
     "usage: hardware [--out DIR] [--nvml-library FILE] [--devices PREFIX] [--interval TIME] [--look-back TIME] [--observe TIME]
+                [--rows ID,...]
 
 Compare NVIDIA's driver with what GPU Bailiff assumes about it, on one GPU. Writes DIR/report.md
-and DIR/report.json (default: ./hardware-report).
+and DIR/report.json (default: ./hardware-report). --rows tries only these rows.
 
 Exit codes: 0 all rows that were tried agree, 1 one disagrees or the run failed, 64 invalid
 flags, 69 no GPU that can be used.";
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    match flags(&arguments).and_then(|(setting, out)| run(setting, &out)) {
+    match flags(&arguments).and_then(run) {
         Ok(disagreements) => u8::from(disagreements > 0).into(),
         Err((code, why)) => {
             eprintln!("hardware: {why}");
@@ -61,9 +61,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn flags(arguments: &[String]) -> Result<(Setting, PathBuf), Stop> {
+/// The settings, the directory of the report, and the ids of the rows to try; all if there is none.
+type Flags = (Setting, PathBuf, Vec<String>);
+
+fn flags(arguments: &[String]) -> Result<Flags, Stop> {
     let local_host = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-    let mut out = PathBuf::from("hardware-report");
+    let (mut out, mut rows) = (PathBuf::from("hardware-report"), Vec::new());
     let mut setting = Setting {
         programs: local_host.unwrap_or_default(),
         directory: PathBuf::new(),
@@ -86,14 +89,18 @@ fn flags(arguments: &[String]) -> Result<(Setting, PathBuf), Stop> {
             "--interval" => setting.interval = time()?,
             "--look-back" => setting.look_back = time()?,
             "--observe" => setting.observe = time()?,
+            "--rows" => rows = value.split(',').map(str::to_owned).collect(),
             _ => return Err(usage(format!("unknown flag {name}"))),
         }
     }
-    Ok((setting, out))
+    if let Some(row) = rows.iter().find(|row| !rows::ROWS.iter().any(|known| known.id == row.as_str())) {
+        return Err(usage(format!("no row {row}")));
+    }
+    Ok((setting, out, rows))
 }
 
 /// Writes the report, and returns the number of disagreements.
-fn run(mut setting: Setting, out: &Path) -> Result<usize, Stop> {
+fn run((mut setting, out, rows): Flags) -> Result<usize, Stop> {
     let no_gpu = |why: &str| (NO_GPU, format!("no NVIDIA GPU: {why}"));
     let driver = Driver::open(setting.nvml.as_deref())
         .map_err(|error| no_gpu(&format!("the driver's library (NVML) cannot be used: {error}")))?;
@@ -108,13 +115,7 @@ fn run(mut setting: Setting, out: &Path) -> Result<usize, Stop> {
     let directory = tempfile::tempdir().map_err(|error| (FAILED, error.to_string()))?;
     directory.path().clone_into(&mut setting.directory);
     setting.uuid.clone_from(&card.uuid);
-    let report = Run::new(setting, driver, card).report();
-    let report = report.map_err(|why| (NO_GPU, format!("no CUDA: {why}")))?;
-    let (markdown, json) = (report.markdown(), format!("{:#}\n", report.json()));
-    fs::create_dir_all(out)
-        .and_then(|()| fs::write(out.join("report.md"), format!("# Hardware report\n\n{markdown}")))
-        .and_then(|()| fs::write(out.join("report.json"), json))
-        .map_err(|error| (FAILED, format!("{}: {error}", out.display())))?;
-    print!("{markdown}");
+    let report = Run::new(setting, driver, card).report(&rows, &out)?;
+    print!("{}", report.markdown());
     Ok(report.disagreements())
 }

@@ -1,5 +1,8 @@
 //! The report: rows with their verdicts, as Markdown and JSON.
 
+use std::fs;
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 /// The outcome of a row: what was done, what the driver reported, what GPU Bailiff did, and what is
@@ -54,6 +57,16 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Writes `report.md` and `report.json`.
+    pub(crate) fn save(&self, out: &Path) -> Result<(), String> {
+        fs::create_dir_all(out)
+            .and_then(|()| {
+                fs::write(out.join("report.md"), format!("# Hardware report\n\n{}", self.markdown()))
+            })
+            .and_then(|()| fs::write(out.join("report.json"), format!("{:#}\n", self.json())))
+            .map_err(|error| format!("{}: {error}", out.display()))
+    }
+
     pub(crate) fn disagreements(&self) -> usize {
         self.lines.iter().filter(|line| line.verdict().0 == "disagree").count()
     }

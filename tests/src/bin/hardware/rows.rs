@@ -73,7 +73,7 @@ checks! {
     CALM EmptyGpu "the GPU is not calm" |it| it.answer.maximum().is_some_and(|percent| percent <= 1);
     SAME_PID Driver "it is listed by another pid" |it| it.listed == it.pid;
     SAMPLED Driver "a process that computes has no samples above 1 %" |it| it.answer.busiest(it.listed).is_some_and(|most| most > 1);
-    NO_SAMPLE Driver "an idle process has samples" |it| it.answer.busiest(it.listed).is_none();
+    NO_USE Driver "an idle process has a sample above 0 %" |it| it.answer.busiest(it.listed).is_none_or(|most| most == 0);
     HELD Driver "it is not listed with its memory" |it| it.memory.is_some_and(|bytes| bytes >= ALLOCATION);
     GROWN Driver "its memory does not grow by that" |it| it.memory.zip(it.context).is_some_and(|(more, less)| {
         (ALLOCATION..=ALLOCATION + ROUNDING).contains(&more.saturating_sub(less))
@@ -109,9 +109,9 @@ rows! {
     "xid" "a write outside of memory is received as Xid 13 or 31, of class application" { part xid }
     "pid" "the driver lists a process by the pid that it has here"
         { "a process has a context" ["idle", "memory"] of ["idle"] [SAME_PID] }
-    "row-6" "no process is sampled and the GPU is at most at 1 %: the processes on it are published as 0"
+    "row-6" "no process is sampled, or only at 0 %, and the GPU is at most at 1 %: the processes on it are published as 0"
         { "a process has a context, another also 512 MiB; neither computes"
-          ["idle", "memory"] of ["idle", "memory"] [NO_SAMPLE, CALM, IDLE] }
+          ["idle", "memory"] of ["idle", "memory"] [NO_USE, CALM, IDLE] }
     "memory" "the driver's figure grows by what a process allocates, and is published as it is"
         { "a process allocated 512 MiB" ["idle", "memory"] of ["memory"] [GROWN, SAME_MEMORY] }
     "release" "memory comes back within 10 s of the end of a process, and is no longer listed" { part release }
@@ -120,8 +120,8 @@ rows! {
           ["idle", "leaderless"] of ["leaderless"] [HELD, ZOMBIE_LEADER] }
     "row-3" "a process that computes has samples above 1 %, and is published with them"
         { "a process launches one kernel after the other" ["idle", "busy"] of ["busy"] [SAMPLED, BUSY] }
-    "row-5" "an idle process beside a busy one has no sample, and is published as 0"
-        { "beside it, a process has a context" ["idle", "busy"] of ["idle"] [NO_SAMPLE, IDLE] }
+    "row-5" "an idle process beside a busy one has no sample above 0 %, and is published as 0"
+        { "beside it, a process has a context" ["idle", "busy"] of ["idle"] [NO_USE, IDLE] }
     "row-3-streams" "row 3 where the process computes in many streams"
         { "a process launches kernels in 16 streams" ["idle", "busy", "streams"] of ["streams"] [SAMPLED, BUSY] }
     "row-3-shared" "row 3 where two processes share a GPU"

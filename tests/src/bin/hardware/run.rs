@@ -1,6 +1,7 @@
 //! A run: starts and stops workers, observes them, and fills in the report. The parts that need more than a period
 //! are in `parts.rs`.
 
+use std::path::Path;
 use std::thread::park_timeout;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +16,7 @@ use crate::published::Published;
 use crate::report::{Line, Outcome, Report, Tried};
 use crate::rows::{About, Check, Plan, ROWS, Row};
 use crate::worker::Work;
+use crate::{FAILED, NO_GPU, Stop};
 
 pub(crate) const FOREIGN_PIDS: &str =
     "the driver's pids are not those of this PID namespace; run it on the host";
@@ -60,22 +62,27 @@ impl Run {
         Self { setting, driver, card, subjects, seen, exporter, enforcer, mps, busy, stamps }
     }
 
-    /// Tries all rows. Fails if CUDA does not work.
-    pub(crate) fn report(mut self) -> Result<Report, String> {
-        let probe = self.start("idle")?;
+    /// Tries these rows, or all, and saves the report after each of them. Fails if CUDA does not work.
+    pub(crate) fn report(mut self, rows: &[String], out: &Path) -> Result<Report, Stop> {
+        let probe = self.start("idle").map_err(|why| (NO_GPU, format!("no CUDA: {why}")))?;
         self.setting.shares_pid_namespace = probe.listed == probe.pid;
         drop(probe);
-        let mut lines = Vec::new();
+        let (driver, gpu) = (self.driver.version(), self.card.name.clone());
+        let mut report = Report { driver, gpu, lines: Vec::new() };
         for Row { id, claim, plan } in ROWS {
+            if !rows.is_empty() && !rows.iter().any(|row| row == id) {
+                continue;
+            }
             let tried = match plan {
                 Plan::Part(part) => part(&mut self),
                 Plan::Observe(done, running, about, checks) => self.period([running, about], done, checks),
             };
             let line = Line { id, claim, tried: tried.and_then(|tried| self.fault().map_or(Ok(tried), Err)) };
             eprintln!("hardware: {id}: {}", line.cells()[5]);
-            lines.push(line);
+            report.lines.push(line);
+            report.save(out).map_err(|why| (FAILED, why))?;
         }
-        Ok(Report { driver: self.driver.version(), gpu: self.card.name.clone(), lines })
+        Ok(report)
     }
 
     /// Observes workers, unless the previous row observed the same workers, and checks some of them. Claims that
