@@ -289,15 +289,26 @@ while True: time.sleep(60)",
     assert!(fs::read_to_string(&file).unwrap().ends_with("20\nsaved\n"));
 }
 
-/// Kills the enforcer while the tenant is stopped for its SIGKILL. Returns false if the kill came too late.
-fn kill_enforcer_while_stopped(enforcer: &mut Enforcer, tenant: &Tenant, also: impl Fn(u32)) -> bool {
+/// Number of looks at the tenant between two looks at the audit log.
+const LOOKS: u32 = 1000;
+
+/// Kills the enforcer while the tenant is stopped for its SIGKILL. Returns false if the kill came too late, or if the
+/// enforcer was too slow for the sampling interval and the action failed.
+fn kill_enforcer_while_stopped(
+    (enforcer, node): (&mut Enforcer, &Node),
+    tenant: &Tenant,
+    also: impl Fn(u32),
+) -> bool {
     let stat = format!("/proc/{}/stat", tenant.pid());
     let state = || bailiff_snapshot::stat::parse(&fs::read(&stat).unwrap_or_default()).map(|stat| stat.state);
-    loop {
+    for look in 1_u32.. {
         match state() {
             Some(bailiff_snapshot::State::Stopped) => break,
             Some(bailiff_snapshot::State::Zombie) | None => return false,
-            Some(_) => std::hint::spin_loop(),
+            Some(_) => std::thread::yield_now(),
+        }
+        if look.is_multiple_of(LOOKS) && node.home.lines().iter().any(|line| line["result"] == "failed") {
+            return false;
         }
     }
     also(enforcer.pid());
@@ -314,11 +325,11 @@ fn crash_between_stop_and_kill(also: impl Fn(u32)) -> (Node, Tenant) {
         let tenant = Tenant::shell(&node.home, program);
         node.hold(&tenant, 0, "used: 1GiB");
         let mut enforcer = node.home.enforcer(&[]);
-        if kill_enforcer_while_stopped(&mut enforcer, &tenant, &also) {
+        if kill_enforcer_while_stopped((&mut enforcer, &node), &tenant, &also) {
             return (node, tenant);
         }
     }
-    panic!("the enforcer always sent SIGKILL before it was killed");
+    panic!("the enforcer always sent SIGKILL before it was killed, or was too slow");
 }
 
 fn until_running(tenant: &Tenant) {
