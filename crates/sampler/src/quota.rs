@@ -14,7 +14,7 @@ use bailiff_snapshot::{
     BootId, Fault, Gap, Gaps, InvalidQuota, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen,
     Truth,
 };
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat, statat};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, major, minor, openat, openat2};
 use rustix::io::Errno;
 
 /// Maximum number of reported files, in total and per user except root; users can create any number.
@@ -129,10 +129,10 @@ impl Ties<'_, '_> {
         }
         // Do not resolve the path again or follow links, because the owner may replace them meanwhile.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = match openat(&*place.directory, &place.name, flags, Mode::empty()) {
+        let file = match open_below(&place.directory, &place.name, flags) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return None,
-            Err(Errno::LOOP | Errno::NXIO) => return invalid(InvalidQuota::NoFile),
+            Err(Errno::LOOP | Errno::NXIO | Errno::XDEV) => return invalid(InvalidQuota::NoFile),
             Err(_) => return invalid(InvalidQuota::Unreadable),
         };
         let id =
@@ -278,8 +278,7 @@ fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno
             rank(entry.owner, entry.place);
             continue;
         }
-        let inner =
-            openat(&*entry.place.directory, &entry.place.name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
+        let inner = open_below(&entry.place.directory, &entry.place.name, DIRECTORY | OFlags::NOFOLLOW);
         match inner.and_then(entries) {
             Ok((inner, all)) => {
                 whole &= all;
@@ -338,13 +337,31 @@ fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
         names.push(String::from_utf8_lossy(name).into_owned());
     }
     names.sort_unstable();
-    let found = names.into_iter().filter_map(|name| {
-        let about = statat(&*directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let kind = FileType::from_raw_mode(about.st_mode);
-        let place = Place { directory: Rc::clone(&directory), path: name.clone(), name, kind };
-        Some(Found { owner: about.st_uid, place })
-    });
-    Ok((found.collect(), whole))
+    let mut found = Vec::new();
+    for name in names {
+        let opened = open_below(&directory, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC);
+        match opened.and_then(fstat) {
+            Ok(about) => {
+                let kind = FileType::from_raw_mode(about.st_mode);
+                let place = Place { directory: Rc::clone(&directory), path: name.clone(), name, kind };
+                found.push(Found { owner: about.st_uid, place });
+            }
+            // A mount point, below which there may be quotas.
+            Err(Errno::XDEV) => whole = false,
+            Err(_) => {}
+        }
+    }
+    Ok((found, whole))
+}
+
+/// Opens an entry of a directory, unless it is a mount point: users can mount a file system that does not respond.
+fn open_below(directory: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+    match openat2(directory, name, flags, Mode::empty(), resolve) {
+        // Before Linux 5.6, or with a seccomp filter that does not know the call.
+        Err(Errno::NOSYS | Errno::PERM) => openat(directory, name, flags, Mode::empty()),
+        opened => opened,
+    }
 }
 
 /// Returns the identity of a process in its own PID namespace.
