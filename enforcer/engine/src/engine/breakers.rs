@@ -10,8 +10,6 @@ use super::ledger::Stamp;
 use crate::policy::Limits;
 use crate::verdict::Hold;
 
-/// With fewer outcomes than this, the share of unknown outcomes is not evaluated.
-const FEWEST: usize = 4;
 /// This many consecutive failures against one user open the failure breaker of that user.
 const FAILURES: u32 = 3;
 /// The node's failure breaker opens when the failure breakers of this many users are open.
@@ -79,7 +77,7 @@ impl Breaker {
 }
 
 /// A part of a whole.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Share {
     pub(crate) some: usize,
     pub(crate) all: usize,
@@ -106,6 +104,11 @@ pub(crate) struct Matching {
 }
 
 impl Share {
+    /// Returns whether the part is more than half.
+    pub(crate) const fn is_most(self) -> bool {
+        self.some * 2 > self.all
+    }
+
     fn reaches(self, share: f64) -> bool {
         #[expect(clippy::cast_precision_loss, reason = "small counts")]
         let own = self.some as f64 / self.all as f64;
@@ -136,11 +139,10 @@ impl Breakers {
         self.mass.see(too_many && !truthful);
     }
 
-    /// Opens the unknown breaker if most of at least four outcomes are unknown for several ticks; closes it
-    /// once this has not been the case for the time `reset`.
-    pub(crate) fn see_unknown(&mut self, share: Share, tick: &Tick<'_>, reset: Duration) {
-        let much = share.all >= FEWEST && share.some * 2 > share.all;
-        self.unknown_in_a_row = if much { self.unknown_in_a_row.saturating_add(1) } else { 0 };
+    /// Opens the unknown breaker if most outcomes are unknown for several ticks; closes it once this has not been the case
+    /// for the time `reset`.
+    pub(crate) fn see_unknown(&mut self, is_most: bool, tick: &Tick<'_>, reset: Duration) {
+        self.unknown_in_a_row = if is_most { self.unknown_in_a_row.saturating_add(1) } else { 0 };
         let too_much = self.unknown_in_a_row >= UNKNOWN_TICKS;
         self.unknown.see(too_much);
         if tick.missed > 0 || too_much {

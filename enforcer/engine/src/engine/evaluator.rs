@@ -129,6 +129,7 @@ impl RuleEvaluator {
         if !unknown || !subject::is_unknown_by_nature(&context.tick.view.targets[place], context.tick.view) {
             context.proc_table.unknown += usize::from(unknown);
             context.proc_table.all += 1;
+            context.proc_table.evaluated.push((place, unknown));
         }
         if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {
             context.proc_table.matching.push(place);

@@ -20,6 +20,8 @@ pub(crate) struct Match {
 pub(crate) struct Counts {
     pub(crate) all: usize,
     pub(crate) unknown: usize,
+    /// Places of the counted targets in the view, and whether the outcome of each is unknown.
+    pub(crate) evaluated: Vec<(usize, bool)>,
     /// Places of the matching targets in the view.
     pub(crate) matching: Vec<usize>,
 }

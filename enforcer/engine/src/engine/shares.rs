@@ -1,6 +1,6 @@
 //! Input of the breakers: how many targets match or are unknown, over all rules with a destructive step.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bailiff_snapshot::{SubordinateUids, Truth};
@@ -14,11 +14,16 @@ use crate::Kind;
 use crate::policy::Limits;
 use crate::view::{Target, TargetId, View};
 
+/// With fewer outcomes than this, the share of unknown outcomes is not evaluated.
+const FEWEST: usize = 4;
+
 /// Counts of one snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     all: usize,
     unknown: usize,
+    /// Places of the targets in the view, for each rule, and whether the outcome of each is unknown.
+    evaluated: Vec<(usize, bool)>,
     /// Names of the workloads that match.
     matching: HashSet<String>,
     /// Slurm jobs that match.
@@ -32,6 +37,7 @@ impl Shares {
     pub(crate) fn add(&mut self, proc_table: &Counts, window: Duration, view: &View) {
         self.all += proc_table.all;
         self.unknown += proc_table.unknown;
+        self.evaluated.extend(&proc_table.evaluated);
         if !proc_table.matching.is_empty() {
             self.window = Some(self.window.map_or(window, |shortest| shortest.min(window)));
         }
@@ -78,6 +84,29 @@ impl Shares {
         Matching { targets: Share { some, all }, users: Share { some: matching.len(), all: owners.len() } }
     }
 
+    /// Returns whether most of at least four outcomes are unknown, and most outcomes of most users. A user's unknown
+    /// outcomes are not enough, unless there is only one user: otherwise, any user could stop all actions.
+    fn is_mostly_unknown(&self, users: impl FnOnce() -> Share) -> bool {
+        let all = Share { some: self.unknown, all: self.all };
+        all.all >= FEWEST
+            && all.is_most()
+            && Some(users()).filter(|users| users.all > 0).is_none_or(Share::is_most)
+    }
+
+    /// Returns for how many owners most outcomes are unknown. Owners of protected targets do not count.
+    fn unknown_users(&self, (view, unprotected): (&View, &[Truth]), uids: &SubordinateUids) -> Share {
+        let mut users: HashMap<u32, Share> = HashMap::new();
+        for (place, unknown) in &self.evaluated {
+            let counts = *unknown || unprotected.get(*place) == Some(&Truth::True);
+            let target = view.targets.get(*place).filter(|_| counts);
+            let Some(uid) = target.and_then(|target| subject::owner(target, view)) else { continue };
+            let share = users.entry(uids.user(uid)).or_default();
+            share.some += usize::from(*unknown);
+            share.all += 1;
+        }
+        Share { some: users.values().filter(|share| share.is_most()).count(), all: users.len() }
+    }
+
     /// Returns whether a process of a workload that does not match was observed busy.
     fn other_busy(&self, view: &View) -> bool {
         let processes = &view.snapshot.processes;
@@ -106,7 +135,9 @@ impl ActionTracker {
         };
         self.breakers.see_matches(&matches, limits, tick);
         let reset = limits.breaker_reset;
-        self.breakers.see_unknown(Share { some: shares.unknown, all: shares.all }, tick, reset);
+        let users = || shares.unknown_users((tick.view, unprotected), &self.subordinate);
+        let is_most = shares.is_mostly_unknown(users);
+        self.breakers.see_unknown(is_most, tick, reset);
         self.breakers.forget_failures(tick, reset);
     }
 }

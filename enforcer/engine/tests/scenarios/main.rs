@@ -736,6 +736,21 @@ fn too_many_unknown_targets_open_the_breaker() {
 }
 
 #[test]
+fn unknown_targets_of_one_user_do_not_open_the_breaker_for_others() {
+    for (uids, opens) in [([1000; 4], true), ([1001; 4], false), ([1001, 1001, 1001, 1002], true)] {
+        let mut node = Node::new(&terminate());
+        node.process(4100).util = Some(90);
+        for (pid, uid) in [4200, 4300, 4400, 4500].into_iter().zip(uids) {
+            (node.process(pid).util, node.process(pid).uid) = (None, Some(uid));
+        }
+        node.ticks(10);
+        let events = node.run("TTTT").concat();
+        assert_eq!(events.contains("unknown_breaker"), opens, "{uids:?}: {events}");
+        assert_eq!(events.contains("4100 terminate"), !opens, "{uids:?}: {events}");
+    }
+}
+
+#[test]
 fn unknown_breaker_closes_after_clean_time() {
     let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 1m");
     let mut node = Node::new(&policy);
