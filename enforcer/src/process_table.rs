@@ -10,11 +10,13 @@ use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table}
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Files, LATE, Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::workload::LONGEST_PATH;
+use bailiff_snapshot::text_limit::LONGEST_PATH;
 use bailiff_snapshot::{Place, ProcessKey, State, Status};
 
 /// Major number of `/dev/nvidia0` and so on (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
+/// The usual prefix of their paths.
+pub(crate) const DEVICES: &str = "/dev/nvidia";
 /// Time limit for the open files of all holders of a target together. A million descriptors take about three seconds;
 /// the usual hard limit of a process is half a million.
 pub(crate) const OPEN_FILES: Duration = Duration::from_secs(2);
@@ -173,13 +175,22 @@ impl Processes {
 
     /// Returns whether a process sees the same file at a path as this program does: its root or mount namespace may
     /// differ. `None` if that cannot be read.
-    pub fn sees_same(&self, pid: u32, path: &str) -> Option<bool> {
-        let name = format!("root{path}");
-        let process = self.proc.process(pid).ok()?;
-        // The path can lead to a file system that does not respond.
-        let theirs = process.patiently(move |process| process.attributes(&name)).ok()?;
-        let ours = self.proc.attributes(&format!("self/root{path}")).ok();
-        Some(ours.is_some_and(|ours| (ours.device, ours.inode) == (theirs.device, theirs.inode)))
+    ///
+    /// # Errors
+    /// If it was not read in time.
+    pub fn sees_same(&self, pid: u32, path: &str) -> Result<Option<bool>, ReadError> {
+        let (theirs, ours) = (format!("root{path}"), format!("self/root{path}"));
+        let proc = self.proc.directory(".")?;
+        // Both paths can lead to a file system of a user that does not respond.
+        let read = move |process: &Process| {
+            let theirs = process.attributes(&theirs)?;
+            let ours = proc.attributes(&ours).ok();
+            Ok(ours.is_some_and(|ours| (ours.device, ours.inode) == (theirs.device, theirs.inode)))
+        };
+        match self.proc.process(pid).and_then(|process| process.patiently(read)) {
+            Err(LATE) => Err(LATE),
+            read => Ok(read.ok()),
+        }
     }
 
     /// Returns whether a process catches or ignores a signal instead of ending; `None` if that is unknown.
@@ -291,7 +302,9 @@ fn devices(process: &Process, files: (&str, Deadline)) -> Result<Devices, ReadEr
 }
 
 fn devices_in(process: &Process, (prefix, until): (&str, Deadline)) -> Result<Devices, ReadError> {
-    let files = Files { prefix: prefix.to_owned(), longer: true, major: Some(NVIDIA) };
+    // In a mount namespace of its own, a user can give any file this path.
+    let prefix = Some(prefix.to_owned()).filter(|prefix| prefix != DEVICES);
+    let files = Files { prefix, longer: true, major: Some(NVIDIA) };
     match process.has_open(&files, until) {
         Ok(true) => Ok(Devices::Open),
         Ok(false) => Ok(Devices::None),

@@ -265,6 +265,24 @@ fn process_with_unreadable_cgroup_is_left_out() {
     assert_eq!(workload_of(&again), None);
 }
 
+/// It may be a member of the workload of its parent.
+#[test]
+fn child_with_unreadable_cgroup_makes_only_its_relatives_unknown() {
+    let below = |pid, ppid| Process { ppid, session: Some(4100), ..Process::new(pid) };
+    let procfs = Procfs::new().with(&Process::new(4100)).with(&Process::new(4300));
+    let procfs = procfs.with(&below(4101, 4100)).with(&below(4102, 4100)).with(&below(4103, 4102));
+    std::fs::remove_file(procfs.path().join("4102/cgroup")).unwrap();
+    let snapshot = StreamReader::over(&procfs, &[4101, 4300]).next_with_relatives();
+    assert_eq!(workload(&snapshot, 4101), "tree:4100@100");
+    let unclear = |pid| facts(&snapshot, pid).unread_relatives;
+    assert_eq!([4101, 4300].map(unclear), [true, false]);
+    // A child of a holder, and a child of that.
+    let snapshot = StreamReader::over(&procfs, &[4100, 4300]).next_with_relatives();
+    let unclear = |pid| facts(&snapshot, pid).unread_relatives;
+    assert_eq!([4100, 4300].map(unclear), [true, false]);
+    assert_eq!(relatives(&snapshot), [4101]);
+}
+
 #[test]
 fn process_table_over_the_limit_is_not_read() {
     let procfs = Procfs::new().with(&Process::new(4100));

@@ -71,9 +71,9 @@ const LEAVING: &str = "import os, signal\n\
     if pid == 0:\n    signal.pause()\n\
     print(pid, flush=True)";
 
-/// A private `/dev` with a stand-in for a GPU's device file, which is open as descriptor 3.
-const WITH_DEVICE: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && : > /dev/nvidia0 && \
-    exec 3<>/dev/nvidia0 && exec setsid \"$@\"";
+/// A private `/dev` with a GPU's device file, to which descriptor 3 refers. No driver is needed for that.
+const WITH_DEVICE: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod /dev/nvidia0 c 195 0 && \
+    exec python3 -c 'import os, sys\nos.dup2(os.open(\"/dev/nvidia0\", os.O_PATH), 3)\nos.execvp(\"setsid\", sys.argv)' \"$@\"";
 
 impl Orphan {
     /// Starts a sleeping process with this command, for example `setsid`.
@@ -82,8 +82,7 @@ impl Orphan {
         Self::run(command)
     }
 
-    /// Starts a process that inherits an open file, which `/proc` shows as `/dev/nvidia0`, as in a
-    /// container.
+    /// Starts a process that inherits a descriptor of a GPU's device file, as in a container.
     pub fn with_device() -> Self {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", WITH_DEVICE, "sh"]);

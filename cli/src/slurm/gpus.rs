@@ -14,7 +14,8 @@ use bailiff_proc::Proc;
 use bailiff_sampler::{Launcher, SamplerSettings, Supervisor, device_processes};
 use bailiff_snapshot::unlisted::is_service;
 use bailiff_snapshot::{
-    DeviceProcess, Fault, Gpu, Holder, PidNamespace, Place, ProcessId, ProcessKey, Snapshot, Source,
+    DeviceProcess, FIRST_USER, Fault, Gpu, Holder, PidNamespace, Place, ProcessId, ProcessKey, Snapshot,
+    Source,
 };
 use serde::Serialize;
 
@@ -25,8 +26,6 @@ use crate::args::Machine;
 const SYSTEM: [&str; 6] = ["Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", MPS];
 /// The control daemon and the server of MPS.
 const MPS: &str = "nvidia-cuda-mps";
-/// First uid of regular users.
-const FIRST_USER: u32 = 1000;
 /// Maximum deadline of the driver's calls in one sample, and time limit of the scan for open device files.
 const DEADLINE: Duration = Duration::from_secs(2);
 

@@ -146,7 +146,7 @@ impl Rule {
         if stat.state == State::DiskSleep {
             return why("it is in an uninterruptible sleep (state D)");
         }
-        if self.job.uid == 0 && matches!(stat.comm.as_str(), "slurmstepd" | "slurmd") {
+        if self.job.uid == 0 && matches!(stat.comm.trim_end_matches("-wlm"), "slurmstepd" | "slurmd") {
             return why("it belongs to Slurm");
         }
         let place = Place::parse(&String::from_utf8_lossy(&process.cgroup()?));

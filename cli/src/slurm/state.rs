@@ -12,7 +12,7 @@ use bailiff_proc::clock::since_boot;
 use bailiff_proc::{Proc, Process};
 use bailiff_sampler::read_slurm_directory;
 use bailiff_snapshot::Gaps;
-use bailiff_snapshot::slurm::{JobId, JobRecord};
+use bailiff_snapshot::slurm::{self, JobId, JobRecord};
 use serde::Serialize;
 
 /// Time after a prolog in which its job may not yet have a step.
@@ -93,7 +93,8 @@ fn step_titles() -> io::Result<Vec<String>> {
 
 /// Returns whether this is the path of slurmstepd, or was before an upgrade replaced the file.
 fn is_slurmstepd(exe: &str) -> bool {
-    exe.strip_suffix(" (deleted)").unwrap_or(exe).ends_with("/slurmstepd")
+    let name = exe.strip_suffix(" (deleted)").unwrap_or(exe).rsplit('/').next();
+    name.is_some_and(slurm::is_slurmstepd)
 }
 
 /// Opens the lock of a hook; `None` if another run has it. The lock is held while the file is open.

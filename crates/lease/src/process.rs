@@ -89,7 +89,7 @@ pub fn session_has_open(session: u32, before_ms: u64, device: &Path) -> Result<b
         if stat.session != session || stat.key.start_ticks > before_ms / MS_PER_TICK {
             continue;
         }
-        let files = Files { prefix: device.display().to_string(), longer: false, major: None };
+        let files = Files { prefix: Some(device.display().to_string()), longer: false, major: None };
         // What was not read in time cannot be identified.
         if stat.key.start_ticks == 0 {
             return Err(LATE);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, statx};
+use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, minor, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -36,14 +36,15 @@ pub struct Attributes {
     pub inode: u64,
     /// Uid of the owner.
     pub owner: u32,
-    /// Major number, if the file is a character device.
-    pub character_major: Option<u32>,
+    /// Major and minor number, if the file is a character device.
+    pub character: Option<(u32, u32)>,
 }
 
 impl Attributes {
     pub(crate) fn new((device, inode, owner): (u64, u64, u32), mode: u32, special: u64) -> Self {
         let is_character = FileType::from_raw_mode(mode) == FileType::CharacterDevice;
-        Self { device, inode, owner, character_major: is_character.then(|| major(special)) }
+        let character = is_character.then(|| (major(special), minor(special)));
+        Self { device, inode, owner, character }
     }
 
     /// Returns the attributes that the kernel has cached: a query may hang on a user's file system or an unreachable
@@ -60,8 +61,8 @@ impl Attributes {
 /// Files to look for among the open files of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Files {
-    /// Start of the path.
-    pub prefix: String,
+    /// Start of the path; `None` if the path does not count, because a user can give a file any path.
+    pub prefix: Option<String>,
     /// Whether the path is longer than its start.
     pub longer: bool,
     /// Major number of a character device, which is found under any path: another mount namespace may have another.

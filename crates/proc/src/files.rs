@@ -33,11 +33,14 @@ pub(crate) fn are_open(files: &Files, process: &Directory, until: Deadline) -> R
 }
 
 fn includes(files: &Files, path: &str) -> bool {
-    if files.longer { path.starts_with(&files.prefix) } else { path == files.prefix }
+    files
+        .prefix
+        .as_ref()
+        .is_some_and(|prefix| if files.longer { path.starts_with(prefix) } else { path == prefix })
 }
 
 /// Uses cached attributes, because a query may hang on a user's file system or an unreachable server.
 fn is_device(files: &Files, directory: &Directory, name: &str) -> bool {
     let attributes = files.major.and_then(|_| Attributes::cached(directory, name).ok());
-    attributes.is_some_and(|attributes| attributes.character_major == files.major)
+    attributes.is_some_and(|attributes| attributes.character.map(|(major, _)| major) == files.major)
 }

@@ -125,7 +125,7 @@ pub struct Facts {
     pub claim: Claim,
     /// Ancestors, up to the first process; `None` if one is unreadable or leases are not exported.
     pub ancestors: Option<Vec<ProcessKey>>,
-    /// Whether a process of its workload, or one that descends from it, could not be read in time.
+    /// Whether a process of its workload, or one that descends from it, could not be read in time, or has an unknown cgroup.
     pub unread_relatives: bool,
 }
 

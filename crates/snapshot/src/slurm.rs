@@ -218,6 +218,11 @@ pub fn minors_of_gres(output: &str) -> Option<Vec<u32>> {
     Some(minors).filter(|minors| !minors.is_empty())
 }
 
+/// Returns whether a program with this name, of root, is the one that supervises a step. Debian adds `-wlm`.
+pub fn is_slurmstepd(name: &str) -> bool {
+    matches!(name, "slurmstepd" | "slurmstepd-wlm")
+}
+
 /// Parses device files in Slurm's notation: `/dev/nvidia[0-3,6]`, `/dev/nvidia0,/dev/nvidia1`.
 pub fn minors_of_files(files: &str) -> Option<Vec<u32>> {
     if let Some((before, list)) = files.strip_suffix(']').and_then(|files| files.split_once('[')) {

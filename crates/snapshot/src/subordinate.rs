@@ -1,28 +1,35 @@
 //! Further uids of users, which they can use in user namespaces (subuid(5)).
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// File with the ranges.
 pub const SUBORDINATE_UIDS: &str = "/etc/subuid";
 
-/// The ranges of subordinate uids on this machine.
+/// The lowest uid of people, as in Debian's and Red Hat's `login.defs`. Uids below it are those of the system.
+pub const FIRST_USER: u32 = 1000;
+
+/// The ranges of subordinate uids on this machine, each with the key of its user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SubordinateUids(Vec<Range<u32>>);
+pub struct SubordinateUids(Vec<(Range<u32>, u32)>);
 
 impl SubordinateUids {
-    /// Parses lines of the form `NAME:FIRST:COUNT`. Other lines are ignored.
-    pub fn parse(text: &str) -> Self {
-        let range = |line: &str| {
-            let mut numbers = line.split(':').skip(1).map(str::parse::<u32>);
+    /// Parses lines of the form `NAME:FIRST:COUNT`. Other lines are ignored. Root itself is in no range.
+    pub fn parse<'a>(text: &'a str) -> Self {
+        let range = |line: &'a str| {
+            let (name, numbers) = line.split_once(':')?;
+            let mut numbers = numbers.split(':').map(str::parse::<u32>);
             let (first, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-            Some(first..first.saturating_add(count))
+            Some((name, first.max(1)..first.saturating_add(count)))
         };
-        Self(text.lines().filter_map(range).collect())
+        let mut keys: HashMap<&str, u32> = HashMap::new();
+        let ranges = text.lines().filter_map(range);
+        Self(ranges.map(|(name, range)| (range.clone(), *keys.entry(name).or_insert(range.start))).collect())
     }
 
-    /// Returns the first uid of the range of a subordinate uid, and other uids unchanged: a key for the user.
+    /// Returns a key for the user of a subordinate uid, the first uid of the user's first range, and other uids unchanged.
     pub fn user(&self, uid: u32) -> u32 {
-        self.0.iter().find(|range| range.contains(&uid)).map_or(uid, |range| range.start)
+        self.0.iter().find(|(range, _)| range.contains(&uid)).map_or(uid, |(_, key)| *key)
     }
 }
 
@@ -36,5 +43,11 @@ mod tests {
         let keys = [0, 1000, 99_999, 100_000, 165_535, 165_536, 231_071, 231_072].map(|uid| uids.user(uid));
         assert_eq!(keys, [0, 1000, 99_999, 100_000, 100_000, 165_536, 165_536, 231_072]);
         assert_eq!(SubordinateUids::parse("a:4294967290:100").user(4_294_967_294), 4_294_967_290);
+        let uids = SubordinateUids::parse("alice:100000:10\nroot:0:50\nalice:200000:10\nroot:1000000:10\n");
+        assert_eq!(
+            [200_009, 0, 7, 1_000_005].map(|uid| uids.user(uid)),
+            [100_000, 0, 1, 1],
+            "root's are not root"
+        );
     }
 }

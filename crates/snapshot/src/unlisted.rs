@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{DeviceProcess, Gpu, PidNamespace, ProcessId, Snapshot};
+use crate::{DeviceProcess, FIRST_USER, Gpu, PidNamespace, ProcessId, Snapshot};
 
 /// Driver services and GPU monitors, by `comm` (truncated to 15 bytes by the kernel). They have every device
 /// open and hold no GPU memory.
@@ -17,8 +17,6 @@ const SERVICES: [&str; 8] = [
     "nvidia-persiste",
     "nvidia-powerd",
 ];
-/// First uid of regular users. A regular user's process is not a service, whatever its name.
-const FIRST_USER: u32 = 1000;
 
 /// Returns the unlisted processes of a GPU; `None` if unknown. For a GPU in MIG mode, its instances list the
 /// processes and share its device file.
@@ -50,7 +48,7 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceP
     Some(device_processes.processes.iter().filter(is_meant).collect())
 }
 
-/// Returns whether a process is a driver service or GPU monitor.
+/// Returns whether a process is a driver service or GPU monitor. A regular user's process is none, whatever its name.
 pub fn is_service(process: &DeviceProcess) -> bool {
     SERVICES.contains(&process.comm.as_str()) && process.uid.is_some_and(|uid| uid < FIRST_USER)
 }

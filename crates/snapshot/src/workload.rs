@@ -4,7 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::slurm::is_slurmstepd;
 use crate::stat::Stat;
+use crate::text_limit::fits;
 use crate::{Place, ProcessKey};
 
 /// Maximum number of consecutive ancestors that started in the same clock tick. More of them are a loop,
@@ -24,8 +26,8 @@ const KEEPERS: &str = "\
     (sd-pam) SCREEN abduco atd cinnamon-sessio conmon cron crond dbus-broker-lau dbus-daemon doas \
     dropbear dtach gdm-session-wor gdm-wayland-ses gdm-x-session gnome-session-b gnome-shell init \
     kwin_wayland kwin_x11 lightdm login mate-session mosh-server pkexec plasmashell runuser screen \
-    script sddm-helper shpool slurmd slurmstepd sshd startplasma-x11 su sudo supervisord systemd tmate \
-    ttyd xfce4-session zellij";
+    script sddm-helper shpool slurmd slurmd-wlm slurmstepd slurmstepd-wlm sshd startplasma-x11 su sudo \
+    supervisord systemd tmate ttyd xfce4-session zellij";
 
 /// Name prefixes of programs that start separate workloads: `tmux: server`, `containerd-shim-runc-v2`.
 const KEEPER_PREFIXES: [&str; 4] = ["tmux", "sshd-", "containerd-shim", "systemd-"];
@@ -60,9 +62,6 @@ pub enum Home {
     Tree,
 }
 
-/// Maximum length of a unit's cgroup path in bytes. A longer path is not used as a workload.
-pub const LONGEST_PATH: usize = 1024;
-
 impl Home {
     /// Determines the workload from the cgroup.
     pub fn of(place: &Place) -> Self {
@@ -78,7 +77,7 @@ impl Home {
             (None, None) => Self::Tree,
             (Some(unit), Some(name)) if unit.name() == name => {
                 // The name is in every line of the stream, so a longer path is not used.
-                if unit.is_workload() && unit.path.len() <= LONGEST_PATH {
+                if unit.is_workload() && fits(unit.path) {
                     Self::Named(format!("unit:{}", unit.path).into())
                 } else {
                     Self::Tree
@@ -109,7 +108,7 @@ pub fn enclosure(place: &Place) -> Option<Arc<str>> {
         return None;
     }
     named(place).or_else(|| {
-        let unit = innermost_unit(&place.cgroup).filter(|unit| unit.path.len() <= LONGEST_PATH)?;
+        let unit = innermost_unit(&place.cgroup).filter(|unit| fits(unit.path))?;
         place.unit.as_ref().filter(|name| unit.name() == *name).map(|_| unit.path.into())
     })
 }
@@ -192,11 +191,12 @@ enum Kind {
 }
 
 impl Node {
-    /// Returns the node of a process with this `stat` and cgroup.
-    pub fn new(stat: &Stat, home: Home) -> Self {
+    /// Returns the node of a process with this `stat`, owner and cgroup.
+    pub fn new(stat: &Stat, uid: Option<u32>, home: Home) -> Self {
         let kind = if stat.kernel_thread { Kind::KernelThread } else { Kind::of(&stat.comm) };
-        // `slurmstepd` runs in the cgroup of its job, but is not part of the job.
-        let home = if stat.comm == "slurmstepd" { Home::Tree } else { home };
+        // `slurmstepd` runs in the cgroup of its job, but is not part of the job. A user's process can have its name.
+        let is_slurms = uid.is_none_or(|uid| uid == 0) && is_slurmstepd(&stat.comm);
+        let home = if is_slurms && home != Home::Unknown { Home::Tree } else { home };
         Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, root: None, kind }
     }
 
@@ -330,6 +330,7 @@ mod tests {
 
     use super::*;
     use crate::State;
+    use crate::text_limit::LONGEST_PATH;
     use proptest::prelude::*;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -454,7 +455,7 @@ mod tests {
             threads: 1,
             kernel_thread: comm == "kthreadd",
         };
-        Node::new(&stat, Home::Tree)
+        Node::new(&stat, Some(1000), Home::Tree)
     }
 
     fn table(nodes: impl IntoIterator<Item = Node>) -> HashMap<u32, Node> {
@@ -660,7 +661,7 @@ mod tests {
     #[test]
     fn slurms_shepherd_is_no_part_of_its_job() {
         let home = home("/system.slice/slurmstepd.scope/job_77/step_0/slurm");
-        let of = |comm: &str| {
+        let of = |comm: &str, uid| {
             let stat = crate::stat::Stat {
                 key: ProcessKey { pid: 4100, start_ticks: 5 },
                 comm: comm.into(),
@@ -672,9 +673,13 @@ mod tests {
                 threads: 1,
                 kernel_thread: false,
             };
-            workload(&Node::new(&stat, home.clone()), |_| Lookup::Gone).map(|found| found.to_string())
+            workload(&Node::new(&stat, uid, home.clone()), |_| Lookup::Gone).map(|found| found.to_string())
         };
-        assert_eq!(of("python3").as_deref(), Some("slurm:/system.slice/slurmstepd.scope/job_77"));
-        assert_eq!(of("slurmstepd").as_deref(), Some("tree:4100@5"));
+        let job = Some("slurm:/system.slice/slurmstepd.scope/job_77");
+        assert_eq!(of("python3", Some(0)).as_deref(), job);
+        assert_eq!(of("slurmstepd", Some(1000)).as_deref(), job, "a user chose the name");
+        for (comm, uid) in [("slurmstepd", Some(0)), ("slurmstepd-wlm", Some(0)), ("slurmstepd", None)] {
+            assert_eq!(of(comm, uid).as_deref(), Some("tree:4100@5"), "{comm} {uid:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use bailiff_snapshot::{ProcessKey, State};
+use bailiff_snapshot::{FIRST_USER, ProcessKey, State};
 
 use crate::process::{Devices, ProcessInfo};
 use crate::verdict::{Member, Outcome, Subject};
@@ -27,9 +27,6 @@ enum RunsAs {
     /// Any user may. The name of the program's file must be one of its names.
     Anyone,
 }
-
-/// The lowest uid of people, as in Debian's and Red Hat's `login.defs`.
-const FIRST_USER: u32 = 1000;
 
 const fn on_host(why: &'static str, names: &'static [&'static str]) -> Protected {
     Protected { why, names, runs_as: RunsAs::System, contained: false }
@@ -84,7 +81,21 @@ const PROTECTED: [Protected; 11] = [
         ],
     ),
     on_host("it is part of Kubernetes", &["kubelet", "k3s-*"]),
-    on_host("it is part of Slurm", &["slurmd", "slurmstepd", "slurmctld", "slurmdbd", "munged"]),
+    // Debian adds `-wlm`.
+    on_host(
+        "it is part of Slurm",
+        &[
+            "slurmd",
+            "slurmd-wlm",
+            "slurmstepd",
+            "slurmstepd-wlm",
+            "slurmctld",
+            "slurmctld-wlm",
+            "slurmdbd",
+            "slurmdbd-wlm",
+            "munged",
+        ],
+    ),
 ];
 
 impl Protected {
@@ -448,7 +459,7 @@ mod tests {
     fn services_are_protected_by_name_and_no_others() {
         let named = "systemd systemd-logind (sd-pam) init sshd sshd-session dbus-daemon dbus-broker-lau containerd \
             containerd-shim-runc-v2 containerd-shim dockerd docker-proxy runc crun conmon crio kubelet slurmd \
-            slurmstepd slurmctld munged nvidia-persistenced nvidia-persiste nv-fabricmanager nv-fabricmanage \
+            slurmstepd slurmstepd-wlm slurmctld munged nvidia-persistenced nvidia-persiste nv-fabricmanager nv-fabricmanage \
             nv-hostengine dcgm-exporter nvidia-dcgm Xorg X Xwayland gnome-shell kwin_wayland sway weston \
             nvidia-cuda-mps-control nvidia-cuda-mps";
         let others = "python3 jupyterhub jupyterhub-singl bailiff bailiff-exporte bailiff-x Xbase initial swaylike crior";

@@ -1,10 +1,10 @@
 //! The processes that belong to a subject at this moment.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bailiff_snapshot::ProcessKey;
-use bailiff_snapshot::slurm::JobRecord;
-use bailiff_snapshot::workload::{self, Home, Lookup, Node};
+use bailiff_snapshot::slurm::{JobRecord, is_slurmstepd};
+use bailiff_snapshot::workload::{self, Home, Lookup, Node, Workload};
 
 use crate::Kind;
 use crate::process::{ProcessInfo, Table};
@@ -44,6 +44,31 @@ impl Members<'_> {
         found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
     }
 
+    /// Returns the pid of a process that may belong to the subject, because its workload is unknown: a child of one of
+    /// these members, an ancestor in the same session if the subject is a process tree, or a process of a Slurm job's owner.
+    pub fn unclear(&self, table: &Table, members: &BTreeMap<u32, ProcessKey>) -> Option<u32> {
+        let is_unknown = |person: &ProcessInfo| Home::of(&person.place) == Home::Unknown;
+        let owner = self.slurm_owner();
+        let may_belong = |person: &ProcessInfo| {
+            members.contains_key(&person.stat.ppid) || owner.is_some_and(|owner| owner == person.uid)
+        };
+        let mut others = table.people.values().filter(|person| !members.contains_key(&person.stat.key.pid));
+        let below = others.find(|person| may_belong(person) && is_unknown(person));
+        let is_tree = self.subject.id.0.starts_with("workload:tree:");
+        let above =
+            || line(table, members.keys().filter(|_| is_tree)).into_iter().find(|person| is_unknown(person));
+        below.or_else(above).map(|person| person.stat.key.pid)
+    }
+
+    /// Returns the owner of the subject if it is a Slurm job. Other uids, such as root's in containers, can have several users.
+    fn slurm_owner(&self) -> Option<u32> {
+        let is_slurms = self.subject.id.0.starts_with("workload:slurm:");
+        match &self.subject.job {
+            Some(job) => Some(job.uid),
+            None => self.subject.members.iter().filter(|_| is_slurms).find_map(|member| member.uid),
+        }
+    }
+
     /// Returns the verified processes, the subject's own, and their descendants in the same cgroup or below the
     /// same container or unit.
     fn offspring<'a>(
@@ -68,10 +93,24 @@ impl Members<'_> {
     }
 }
 
+/// Returns these processes and their ancestors in the same sessions.
+fn line<'a>(table: &'a Table, pids: impl Iterator<Item = &'a u32>) -> Vec<&'a ProcessInfo> {
+    let (mut known, mut found) = (BTreeSet::new(), Vec::new());
+    let mut next: Vec<&ProcessInfo> = pids.filter_map(|pid| table.people.get(pid)).collect();
+    while let Some(person) = next.pop() {
+        if known.insert(person.stat.key.pid) {
+            found.push(person);
+            let parent = table.people.get(&person.stat.ppid);
+            next.extend(parent.filter(|parent| parent.stat.session == person.stat.session));
+        }
+    }
+    found
+}
+
 /// Returns the processes whose workload has this name.
 fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
-    let node = |person: &ProcessInfo| Node::new(&person.stat, Home::of(&person.place));
-    let mut nodes: BTreeMap<u32, Node> =
+    let node = |person: &ProcessInfo| Node::new(&person.stat, Some(person.uid), Home::of(&person.place));
+    let mut nodes: HashMap<u32, Node> =
         table.people.iter().map(|(pid, person)| (*pid, node(person))).collect();
     // A process that was not read may be the root of the tree.
     for pid in &table.unread {
@@ -80,17 +119,28 @@ fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
             node.key.start_ticks = start;
         }
     }
-    let lookup = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
-    let belongs = |pid: &u32| {
-        let workload = nodes.get(pid).and_then(|node| workload::workload(node, lookup));
-        workload.is_some_and(|workload| workload.to_string() == name)
-    };
-    table.people.iter().filter(|(pid, _)| belongs(pid)).map(|(_, person)| person).collect()
+    let mut order: Vec<ProcessKey> = nodes.values().map(|node| node.key).collect();
+    order.sort_unstable_by_key(|key| (key.start_ticks, key.pid));
+    let mut found = Vec::new();
+    // The oldest first, so that the root of a parent is reused: users can nest processes deeply.
+    for ProcessKey { pid, .. } in order {
+        let lookup = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
+        let Some(workload) = nodes.get(&pid).and_then(|node| workload::workload(node, lookup)) else {
+            continue;
+        };
+        if let (Workload::Tree(root), Some(node)) = (&workload, nodes.get_mut(&pid)) {
+            node.root = Some(*root);
+        }
+        if workload.to_string() == name {
+            found.extend(table.people.get(&pid));
+        }
+    }
+    found
 }
 
 /// Returns the processes in the cgroup of a Slurm job, without the external step and Slurm's own.
 fn of_job<'a>(table: &'a Table, job: &JobRecord) -> Vec<&'a ProcessInfo> {
-    let is_slurm = |person: &ProcessInfo| person.uid == 0 && person.stat.comm == "slurmstepd";
+    let is_slurm = |person: &ProcessInfo| person.uid == 0 && is_slurmstepd(&person.stat.comm);
     let belongs = |person: &&ProcessInfo| {
         job.contains(&person.place) && matches!(Home::of(&person.place), Home::Named(_)) && !is_slurm(person)
     };
@@ -99,6 +149,8 @@ fn of_job<'a>(table: &'a Table, job: &JobRecord) -> Vec<&'a ProcessInfo> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use bailiff_snapshot::stat::Stat;
     use bailiff_snapshot::{Place, State};
@@ -159,10 +211,10 @@ mod tests {
         expected: &'a [u32],
     }
 
-    fn check(case: &Case<'_>) {
-        let member = Member {
-            key: Some(key(case.holder)),
-            pid: case.holder,
+    fn member(pid: u32) -> Member {
+        Member {
+            key: Some(key(pid)),
+            pid,
             uid: Some(1000),
             comm: String::new(),
             exe: None,
@@ -170,9 +222,12 @@ mod tests {
             confinement: "/s".into(),
             vram: None,
             holds: true,
-        };
+        }
+    }
+
+    fn check(case: &Case<'_>) {
         let id = TargetId(case.id.into());
-        let members = vec![member];
+        let members = vec![member(case.holder)];
         let subject =
             Subject { id, kind: case.kind, uid: None, user: None, gpus: Vec::new(), job: None, members };
         let verified: Vec<ProcessKey> = case.verified.iter().copied().map(key).collect();
@@ -200,6 +255,50 @@ mod tests {
     }
 
     #[test]
+    fn process_with_unknown_cgroup_may_be_a_member_of_its_relatives() {
+        let subject = |id: &str, kind| Subject {
+            id: TargetId(id.into()),
+            kind,
+            uid: None,
+            user: None,
+            gpus: Vec::new(),
+            job: None,
+            members: vec![member(11)],
+        };
+        let unclear = |unknown: ProcessInfo, (id, kind): (&str, Kind), members: &[u32]| {
+            let table = Table::sorted(table().with([unknown]).people);
+            let members = members.iter().map(|pid| (*pid, key(*pid))).collect();
+            Members { subject: &subject(id, kind), verified: &[], holding: &BTreeSet::new() }
+                .unclear(&table, &members)
+        };
+        let (process, tree) = (("process:11@11", Kind::Process), ("workload:tree:10@10", Kind::Workload));
+        let (job, container) =
+            (("workload:slurm:/j", Kind::Workload), ("workload:container:/c", Kind::Workload));
+        let place = Arc::<Place>::default();
+        let unknown =
+            |pid, ppid, session| ProcessInfo { place: place.clone(), ..person(pid, ppid, session, "") };
+        let cases = [
+            ("a child", unclear(unknown(50, 12, 50), process, &[11, 12]), Some(50)),
+            ("a child of another", unclear(unknown(50, 20, 50), process, &[11, 12]), None),
+            ("the parent of a process", unclear(unknown(10, 1, 10), process, &[11, 12]), None),
+            ("the root of a tree", unclear(unknown(10, 1, 10), tree, &[11, 12]), Some(10)),
+            ("the parent in another session", unclear(unknown(10, 1, 9), tree, &[11, 12]), None),
+            ("a process of the job's owner", unclear(unknown(50, 1, 50), job, &[11]), Some(50)),
+            ("a process of a container's owner", unclear(unknown(50, 1, 50), container, &[11]), None),
+        ];
+        for (what, found, expected) in cases {
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn members_of_deeply_nested_processes_are_found_at_once() {
+        let nested = (10..30_010).map(|pid| person(pid, pid - 1, 10, "/s"));
+        let table = Table::of(nested.chain([person(1, 0, 1, "/")]));
+        assert_eq!(of_workload(&table, "tree:10@10").len(), 30_000);
+    }
+
+    #[test]
     fn members_of_a_job_are_the_processes_in_its_steps() {
         let at = |pid, uid, comm: &str, path: &str| {
             let mut found = person(pid, 1, pid, &format!("/system.slice/slurmstepd.scope/{path}"));
@@ -210,6 +309,7 @@ mod tests {
             at(50, 1000, "bash", "job_7/step_batch/user/task_0"),
             at(51, 1001, "python3", "job_7/step_0/user/task_0"),
             at(52, 0, "slurmstepd", "job_7/step_0/slurm"),
+            at(57, 0, "slurmstepd-wlm", "job_7/step_1/slurm"),
             at(53, 1000, "slurmstepd", "job_7/step_0/user"),
             at(54, 0, "sleep", "job_7/step_extern/user"),
             at(55, 1000, "bash", "job_77/step_batch/user/task_0"),

@@ -8,7 +8,7 @@ use bailiff_engine::job::{self, Cancellable, Job};
 use bailiff_engine::policy::{JobComment, JobNodes};
 use bailiff_engine::process::ProcessInfo;
 use bailiff_engine::verdict::Outcome;
-use bailiff_proc::Pidfd;
+use bailiff_proc::{LATE, Pidfd};
 use bailiff_snapshot::slurm::JobId;
 
 use super::ActionResult;
@@ -18,6 +18,7 @@ use super::memory::Memory;
 use super::slurm::{Programs, Sent};
 use super::terminate::released;
 use crate::clock::{self, Deadline};
+use crate::process_table::ProcessTableError;
 
 /// The verification takes this many times `--verify` longer than Slurm's own time limits.
 const MARGIN: u32 = 3;
@@ -83,7 +84,7 @@ fn job_of(group: &Group<'_>) -> Result<JobId, Refusal> {
 /// of the job was found, also all processes of its owner outside cgroups of jobs: with `proctrack/linuxproc`, jobs have no
 /// cgroups.
 fn exempt_elsewhere(group: &Group<'_>, id: &JobId) -> Result<(), Refusal> {
-    let Some(protect) = group.request.limits.protect.as_ref() else { return Ok(()) };
+    let protect = group.request.limits.protect.as_ref();
     let may_belong = |person: &&ProcessInfo| match &person.place.slurm_job {
         // The step's own process, which sleeps, belongs to root.
         Some(job) => {
@@ -91,11 +92,18 @@ fn exempt_elsewhere(group: &Group<'_>, id: &JobId) -> Result<(), Refusal> {
         }
         None => group.held.is_empty() && person.uid == group.owner,
     };
-    let exempt = group.people().filter(may_belong).find_map(|person| Some((person, (protect.0)(person)?)));
-    exempt.map_or(Ok(()), |(person, why)| {
+    for person in group.people().filter(may_belong) {
         let pid = person.stat.key.pid;
-        Err(Refusal::refused(format!("process {pid} may belong to the job, and is exempt: {why}")))
-    })
+        if group.is_unread(pid) {
+            return Err(ProcessTableError::Process(pid, LATE).into());
+        }
+        if let Some(why) = protect.and_then(|protect| (protect.0)(person)) {
+            return Err(Refusal::refused(format!(
+                "process {pid} may belong to the job, and is exempt: {why}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns when the first member was started, since the Unix epoch.

@@ -87,6 +87,7 @@ impl<'a> Group<'a> {
             denied: None,
         };
         let expected = group.expected();
+        group.refuse_unclear(&group.table, &expected)?;
         group.held = group.hold(&expected, &group.table.unread)?;
         group.let_go();
         let found = group.found();
@@ -143,6 +144,7 @@ impl<'a> Group<'a> {
         let table = if unread.is_empty() { table } else { table.with(unread) };
         let known: BTreeSet<ProcessKey> = self.held.iter().map(|held| held.found.key()).collect();
         let mut expected = self.members(&self.living_keys()).find(&table);
+        self.refuse_unclear(&table, &expected)?;
         let stands = self.boundary.stands();
         expected.retain(|_, key| stands && !known.contains(key));
         let new = self.hold(&expected, &table.unread)?;
@@ -287,6 +289,11 @@ impl<'a> Group<'a> {
         self.table.people.values()
     }
 
+    /// Returns whether a process was not read in time at the last read of the table.
+    pub(super) fn is_unread(&self, pid: u32) -> bool {
+        self.table.unread.contains(&pid)
+    }
+
     /// Returns this program's cgroup of version 2.
     pub(super) fn own_cgroup(&self) -> Option<Arc<str>> {
         self.proc_table.person(std::process::id()).ok().flatten()?.unified
@@ -307,6 +314,14 @@ impl<'a> Group<'a> {
 
     fn members<'b>(&'b self, verified: &'b [ProcessKey]) -> Members<'b> {
         Members { subject: &self.request.subject, verified, holding: &self.holding }
+    }
+
+    /// Fails if a process whose cgroup is unknown may belong to the subject.
+    fn refuse_unclear(&self, table: &Table, members: &BTreeMap<u32, ProcessKey>) -> Result<(), Refusal> {
+        let refusal = |pid| {
+            Refusal::refused(format!("process {pid} may belong to the target, because its cgroup is unknown"))
+        };
+        self.members(&[]).unclear(table, members).map_or(Ok(()), |pid| Err(refusal(pid)))
     }
 
     /// Returns all processes of the subject, and every process with the pid of an evaluated holder.

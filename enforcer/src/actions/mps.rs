@@ -82,12 +82,12 @@ fn hold(context: &ActionContext<'_>, server: &Member) -> Result<Pidfd, Refusal> 
 /// the directory that the enforcer sees could belong to any user.
 ///
 /// # Errors
-/// If the environment was not read in time.
+/// If the environment or the directory was not read in time.
 pub(super) fn pipes(context: &ActionContext<'_>, pid: u32) -> Result<Option<String>, ReadError> {
     let named = context.proc_table.variable(pid, PIPES)?;
     let named = named.filter(|path| path.starts_with('/') && path.len() < 4096);
     let path = named.as_deref().unwrap_or(DEFAULT_PIPES);
-    Ok(match context.proc_table.sees_same(pid, path) {
+    Ok(match context.proc_table.sees_same(pid, path)? {
         Some(false) => Some(format!("/proc/{pid}/root{path}")),
         _ => named,
     })

@@ -1,5 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "looking has a time limit")]
-//! Finds processes with `/dev/nvidiaN` open, including those that the driver does not list, such as forked
+//! Finds processes with a GPU's device file open, including those that the driver does not list, such as forked
 //! workers. The scan reads every descriptor of the node, so it is rare and split into parts.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use bailiff_proc::clock::{Deadline, now};
 use bailiff_proc::{Directory, LATE, Proc, Process, ReadError};
 use bailiff_snapshot::identity::millis;
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::{DeviceProcess, DeviceProcesses, Moment, State};
+use bailiff_snapshot::{DeviceProcess, DeviceProcesses, FIRST_USER, Moment, State};
 
 use crate::launcher::WORKER_ROLE;
 
@@ -18,8 +18,9 @@ use crate::launcher::WORKER_ROLE;
 const MANY: usize = 256;
 /// Minimum time limit of a process. One whose owner makes reads hang counts as unreadable.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// First uid of regular users.
-const FIRST_USER: u32 = 1000;
+/// Major number of the device files of GPUs, and the first minor number that is not a GPU's (Linux, devices.txt).
+const NVIDIA: u32 = 195;
+const FIRST_OTHER: u32 = 254;
 /// Maximum number of ancestors examined.
 const MOST_ANCESTORS: usize = 16;
 
@@ -55,6 +56,16 @@ pub(crate) struct Search {
     /// Time that the processes of each uid took.
     spent: BTreeMap<u32, Duration>,
     found: DeviceProcesses,
+    known_by: KnownBy,
+}
+
+/// What shows that a file is a GPU's device file.
+#[derive(Clone, Copy)]
+enum KnownBy {
+    /// Its number. A user can give another file the same path, in a mount namespace of the user's own.
+    Number,
+    /// Its path, in a made-up `/proc`.
+    Path,
 }
 
 impl Search {
@@ -64,6 +75,7 @@ impl Search {
         due.retain(|pid| *pid != ours);
         due.reverse();
         Ok(Self {
+            known_by: if proc.is_kernels() { KnownBy::Number } else { KnownBy::Path },
             due,
             later: Vec::new(),
             spent: BTreeMap::new(),
@@ -88,7 +100,8 @@ impl Search {
             }
             let began = Instant::now();
             let left = until.saturating_duration_since(Instant::now()).max(SHORTEST);
-            let read = move |process: &Process| device_process(process, until);
+            let known_by = self.known_by;
+            let read = move |process: &Process| device_process(process, (known_by, until));
             let found = proc.process(pid).and_then(|process| process.within(left, read));
             *self.spent.entry(owner).or_default() += began.elapsed();
             let is_late = Instant::now() >= until;
@@ -119,8 +132,11 @@ impl Search {
 }
 
 /// Returns the process if it has device files open and is not a sampling worker, which has the driver's files open.
-fn device_process(process: &Process, until: Instant) -> Result<Option<DeviceProcess>, ReadError> {
-    let minors = minors(process, until)?;
+fn device_process(
+    process: &Process,
+    (known_by, until): (KnownBy, Instant),
+) -> Result<Option<DeviceProcess>, ReadError> {
+    let minors = minors(process, (known_by, until))?;
     if minors.is_empty() {
         return Ok(None);
     }
@@ -149,15 +165,15 @@ fn is_worker(process: &Process) -> bool {
 
 /// Returns the minor numbers of the open device files. An exited thread-group leader has no descriptors, so
 /// they are read from its running threads, which share them.
-fn minors(process: &Process, until: Instant) -> Result<Vec<u32>, ReadError> {
-    let mut listed = listed(&process.directory("fd")?, until)?;
+fn minors(process: &Process, (known_by, until): (KnownBy, Instant)) -> Result<Vec<u32>, ReadError> {
+    let mut listed = listed(&process.directory("fd")?, (known_by, until))?;
     if listed.count == 0 && has_threads_alone(process) {
         for thread in process.other_threads()? {
             if Instant::now() >= until {
                 return Err(LATE);
             }
             let Ok(descriptors) = process.directory(&format!("task/{thread}/fd")) else { continue };
-            match self::listed(&descriptors, until) {
+            match self::listed(&descriptors, (known_by, until)) {
                 Ok(found) if found.count > 0 => {
                     listed = found;
                     break;
@@ -183,18 +199,31 @@ struct Listed {
     minors: Vec<u32>,
 }
 
-fn listed(descriptors: &Directory, until: Instant) -> Result<Listed, ReadError> {
+fn listed(descriptors: &Directory, (known_by, until): (KnownBy, Instant)) -> Result<Listed, ReadError> {
     let mut listed = Listed { count: 0, minors: Vec::new() };
     let mut is_late = false;
     let each = |name: &str| {
         listed.count += 1;
         is_late = listed.count.is_multiple_of(MANY) && Instant::now() >= until;
-        let link = if is_late { None } else { descriptors.link(name).ok() };
-        listed.minors.extend(link.and_then(|link| link.strip_prefix("/dev/nvidia")?.parse::<u32>().ok()));
+        listed.minors.extend(if is_late { None } else { minor(descriptors, name, known_by) });
         !is_late
     };
     descriptors.each_name(each)?;
     if is_late { Err(LATE) } else { Ok(listed) }
+}
+
+/// Returns the minor number of a descriptor's file, if it is a GPU's device file.
+fn minor(descriptors: &Directory, name: &str, known_by: KnownBy) -> Option<u32> {
+    match known_by {
+        // Cached attributes, because a query may hang on a user's file system.
+        KnownBy::Number => {
+            let character = descriptors.cached_attributes(name).ok()?.character;
+            character
+                .filter(|(major, minor)| *major == NVIDIA && *minor < FIRST_OTHER)
+                .map(|(_, minor)| minor)
+        }
+        KnownBy::Path => descriptors.link(name).ok()?.strip_prefix("/dev/nvidia")?.parse().ok(),
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{LATE, Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::workload::{Home, LONGEST_PATH, enclosure};
+use bailiff_snapshot::text_limit::fits;
+use bailiff_snapshot::workload::{Home, enclosure};
 use bailiff_snapshot::{Place, ProcessKey, Role, State};
 
 use crate::settings::Commands;
@@ -198,10 +199,11 @@ impl Others {
         Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) })
     }
 
-    /// Returns what can be read of a process that makes other reads hang: parent, session, cgroup, but no start time.
-    pub(crate) fn read_status(&mut self, proc: &Proc, pid: u32) -> Result<(Stat, Arc<Cgroup>), ReadError> {
+    /// Returns what can be read of a process that makes other reads hang: parent, session, owner, cgroup, but no start time.
+    pub(crate) fn read_status(&mut self, proc: &Proc, pid: u32) -> Result<Other, ReadError> {
         let process = proc.process(pid)?;
-        Ok((process.stat_from_status()?, cgroup(&mut self.cgroups, &process.cgroup()?)))
+        let (stat, uid) = (process.stat_from_status()?, process.owner().ok());
+        Ok(Other { stat, uid, cgroup: cgroup(&mut self.cgroups, &process.cgroup()?) })
     }
 
     /// Returns the processes of this interval with the `comm` of an MPS program.
@@ -316,16 +318,6 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
 /// Returns the path of a process's program, if it is readable and not too long to be published.
 pub(super) fn exe(process: &Process) -> Option<String> {
     process.exe().ok().filter(|path| fits(path))
-}
-
-/// Returns whether a path, encoded as JSON, is short enough for the stream.
-fn fits(path: &str) -> bool {
-    let written = |letter: char| match letter {
-        '"' | '\\' => 2,
-        letter if letter.is_control() => 6,
-        letter => letter.len_utf8(),
-    };
-    path.chars().map(written).sum::<usize>() <= LONGEST_PATH
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 ticks are three million years")]

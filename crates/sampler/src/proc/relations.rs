@@ -8,7 +8,7 @@ use std::time::Duration;
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Proc, ReadError};
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, start_of_ancestor, workload};
+use bailiff_snapshot::workload::{Home, Lookup, Node, Workload, descends, start_of_ancestor, workload};
 use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen, State};
 
 use super::orphan::{Member, OrphanTable};
@@ -160,9 +160,10 @@ impl Relations {
             }
         }
         walked?;
-        self.mark_unread_relatives(seen);
+        let unclear = self.unclear();
+        self.mark_unread_relatives(&unclear, seen);
         self.mark_orphans(seen);
-        self.relatives(proc, time).map(Some)
+        self.relatives(proc, unclear, time).map(Some)
     }
 
     /// Returns the non-holders with the `comm` of an MPS program, and whether all processes were read.
@@ -198,7 +199,7 @@ impl Relations {
     }
 
     fn enter(&mut self, other: Other) {
-        let node = Node::new(&other.stat, other.cgroup.home.clone());
+        let node = Node::new(&other.stat, other.uid, other.cgroup.home.clone());
         let member = Member::new(&other.stat, other.cgroup.inside.clone());
         self.table.insert(node.key.pid, Entry::new(node, member, false));
         self.found.push(other);
@@ -214,13 +215,14 @@ impl Relations {
                 Err(error) => return Err(gap(error)),
             }
         }
-        let parent = |pid: u32| found.get(&pid).map(|((stat, _), _)| stat.ppid);
+        let parent = |pid: u32| found.get(&pid).map(|(other, _)| other.stat.ppid);
         let start = |pid: u32| self.table.get(&pid).map(|entry| entry.node.key.start_ticks);
         let starts: Vec<u64> = found.keys().map(|pid| start_of_ancestor(*pid, parent, start)).collect();
-        for ((pid, ((mut stat, cgroup), is_holder)), start_ticks) in found.into_iter().zip(starts) {
+        for ((pid, (other, is_holder)), start_ticks) in found.into_iter().zip(starts) {
+            let Other { mut stat, uid, cgroup } = other;
             stat.key.start_ticks = start_ticks;
             self.unread_mps |= stat.comm == Role::COMM;
-            let node = Node::new(&stat, cgroup.home.clone());
+            let node = Node::new(&stat, uid, cgroup.home.clone());
             let member = Member::new(&stat, cgroup.inside.clone());
             self.table.insert(pid, Entry::new(node, member, is_holder));
             self.unread.insert(pid, is_holder);
@@ -228,16 +230,23 @@ impl Relations {
         Ok(())
     }
 
-    /// Returns the processes that descend from one that was not read in time.
-    fn below_unread(&self) -> HashSet<u32> {
-        let mut below: HashSet<u32> = HashSet::new();
-        let mut count = usize::MAX;
+    /// Returns the processes that were not read in time, or whose cgroup is unknown.
+    fn unclear(&self) -> HashSet<u32> {
+        let has_no_home = |entry: &&Entry| entry.node.home == Home::Unknown;
+        let homeless = self.table.values().filter(has_no_home).map(|entry| entry.node.key.pid);
+        self.unread.keys().copied().chain(homeless).collect()
+    }
+
+    /// Returns these processes and those that descend from them.
+    fn and_below(&self, unclear: HashSet<u32>) -> HashSet<u32> {
+        let mut below = unclear;
+        let mut count = 0;
         // Parents come first, except those that started in the same clock tick.
-        while !self.unread.is_empty() && count != below.len() {
+        while count != below.len() {
             count = below.len();
             for (_, pid) in &self.order {
                 let parent = self.table.get(pid).map_or(0, |entry| entry.node.ppid);
-                if self.unread.contains_key(&parent) || below.contains(&parent) {
+                if below.contains(&parent) {
                     below.insert(*pid);
                 }
             }
@@ -245,13 +254,16 @@ impl Relations {
         below
     }
 
-    /// Marks holders whose workload contains a process that was not read in time, or from which such a process descends.
-    fn mark_unread_relatives(&self, seen: &mut BTreeMap<u32, Seen>) {
-        let entries = self.unread.keys().filter_map(|pid| self.table.get(pid));
-        let workloads: HashSet<String> =
-            entries.filter_map(|entry| Some(entry.workload.as_ref()?.to_string())).collect();
+    /// Marks holders whose workload contains, or may contain, such a process, or from which such a process descends.
+    fn mark_unread_relatives(&self, unclear: &HashSet<u32>, seen: &mut BTreeMap<u32, Seen>) {
+        let entries = unclear.iter().filter_map(|pid| self.table.get(pid));
+        // A process without a known workload may belong to that of its parent.
+        let parent = |entry: &Entry| self.table.get(&entry.node.ppid)?.workload.as_ref();
+        let workloads: HashSet<String> = entries
+            .filter_map(|entry| Some(entry.workload.as_ref().or_else(|| parent(entry))?.to_string()))
+            .collect();
         let mut line: HashSet<u32> = HashSet::new();
-        for pid in self.unread.keys() {
+        for pid in unclear {
             let mut next = *pid;
             while let Some(entry) = self.table.get(&next).filter(|entry| line.insert(entry.node.key.pid)) {
                 next = entry.node.ppid;
@@ -352,11 +364,11 @@ impl Relations {
     }
 
     /// Returns the processes without GPU memory that belong to a holder's workload or descend from a holder.
-    fn relatives(&mut self, proc: &Proc, time: Time) -> Result<Vec<Relative>, Gap> {
+    fn relatives(&mut self, proc: &Proc, unclear: HashSet<u32>, time: Time) -> Result<Vec<Relative>, Gap> {
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
         let mut relatives = Vec::new();
-        let below_unread = self.below_unread();
+        let below_unclear = self.and_below(unclear);
         for other in std::mem::take(&mut self.found) {
             let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
             let (workload, below) = match (&entry.workload, entry.below) {
@@ -364,8 +376,8 @@ impl Relations {
                 // Skip a process with unknown workload that does not descend from a holder. Otherwise, one
                 // contradictory cgroup would make the members of the whole node unknown.
                 (None, Some(false)) => continue,
-                // Below a process that was not read in time; its holder is marked.
-                (None, Some(true)) if below_unread.contains(&other.stat.key.pid) => continue,
+                // Its holder is marked.
+                (None, Some(true)) if below_unclear.contains(&other.stat.key.pid) => continue,
                 _ => return Err(Gap::Unreadable),
             };
             if below || held.contains(workload) {

@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{HeldFile, LATE, Proc, Process, ReadError, Reads};
 use bailiff_snapshot::stat::{self, Stat};
+use bailiff_snapshot::text_limit::{limit_holders, limit_relatives};
 use bailiff_snapshot::workload::{Home, Node, enclosure};
 use bailiff_snapshot::{
     Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen, State,
@@ -261,10 +262,13 @@ impl Processes {
         (at, patience): (Moment, Duration),
         gaps: &mut Gaps,
     ) -> Result<Option<Vec<Relative>>, Gap> {
-        let mut relatives = self.relations.relate(&self.proc, seen, (Time::of(at.boot, patience), gaps))?;
+        let related = self.relations.relate(&self.proc, seen, (Time::of(at.boot, patience), gaps));
+        limit_holders(seen);
+        let mut relatives = related?;
         if let Some(relatives) = &mut relatives {
-            self.name_owners(relatives);
+            self.name_owners(seen, relatives);
             self.name_pods(relatives, at.boot);
+            limit_relatives(relatives);
         }
         Ok(relatives)
     }
@@ -282,12 +286,15 @@ impl Processes {
         uids.into_iter().filter_map(|uid| Some((uid, self.names.groups(uid)?))).collect()
     }
 
-    /// Sets the names of owners, up to a limit: a user namespace may have thousands of uids.
-    fn name_owners(&mut self, relatives: &mut [Relative]) {
-        let mut owners: HashMap<u32, Option<String>> = HashMap::new();
+    /// Sets the names of owners: those of holders, and others up to a limit, because a user namespace may have thousands
+    /// of uids.
+    fn name_owners(&mut self, seen: &BTreeMap<u32, Seen>, relatives: &mut [Relative]) {
+        let holders = seen.values().filter_map(Seen::found).filter_map(|facts| facts.uid);
+        let mut owners: HashMap<u32, Option<String>> = holders.map(|uid| (uid, self.names.of(uid))).collect();
+        let most = owners.len() + MOST_OWNERS;
         for relative in relatives {
             let Some(uid) = relative.uid else { continue };
-            if !owners.contains_key(&uid) && owners.len() < MOST_OWNERS {
+            if !owners.contains_key(&uid) && owners.len() < most {
                 owners.insert(uid, self.names.of(uid));
             }
             relative.user = owners.get(&uid).cloned().flatten();
@@ -406,7 +413,7 @@ impl Processes {
         let known = self.known.get(&stat.key.pid)?;
         let state = self.freezer.state(state, &known.freezer, &mut self.buffer);
         let member = Member::new(&stat, known.inside.clone());
-        self.relations.holder(Node::new(&stat, known.home.clone()), member);
+        self.relations.holder(Node::new(&stat, known.uid, known.home.clone()), member);
         Some(Facts {
             key: stat.key,
             state,

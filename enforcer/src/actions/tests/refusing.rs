@@ -121,6 +121,20 @@ fn a_holder_without_a_device_file_is_not_what_the_driver_lists() {
     assert!(holder.lives());
 }
 
+/// Users can give any file such a path, in a mount namespace of their own.
+#[test]
+fn a_file_with_the_path_of_a_device_is_none() {
+    let home = Home::new();
+    let script = "mount -t tmpfs none /dev && exec 3<>/dev/nvidia0 && echo ready && exec sleep 1000";
+    let holder = Holder::start(&home, 0, &["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script]);
+    let settings = ExecutorSettings { devices: "/dev/nvidia".into(), ..home.settings() };
+    let mut request = terminate(of_process(&holder), LONG);
+    request.limits.root = Root::Allowed;
+    let report = home.executor_with(settings).act(request, &mut Machine::default());
+    assert!(report.detail.contains("no device file"), "{}", report.detail);
+    assert!(holder.lives());
+}
+
 /// Otherwise no action could be taken against a user who opens a device file at a path of their own.
 #[test]
 fn a_device_is_known_by_its_number_under_any_path() {
