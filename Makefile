@@ -23,7 +23,7 @@ test: check quota ## run all checks and tests
 test-slurm: ## tests with a real Slurm cluster, as root
 	@$(SETUP) compiler nextest slurm
 	cargo build --workspace
-	cargo nextest run --workspace -E 'test(/^slurm::/)'
+	cargo nextest run --workspace -E 'test(/^slurm/)'
 
 test-fast: ## tests without root, network and browser: three minutes once built
 	@$(SETUP) compiler nextest redis

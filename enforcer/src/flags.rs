@@ -130,6 +130,9 @@ pub struct Run {
     /// Time after a kill within which processes must exit and their memory must be released.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub verify: String,
+    /// Directory in which Slurm's hooks save the GPUs of jobs, for the step `cancel_job`.
+    #[arg(long = "slurm.dir", value_name = "PATH", default_value = "/run/bailiff/slurm")]
+    pub slurm_dir: PathBuf,
     /// Name of this node.
     #[command(flatten)]
     pub node: NodeFlags,

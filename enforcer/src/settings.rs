@@ -104,6 +104,7 @@ impl TryFrom<flags::Run> for Settings {
                 verify,
                 node: node.clone(),
                 permissions,
+                slurm: flags.slurm_dir,
                 ..ExecutorSettings::default()
             },
             trust_pid_namespace: flags.trust_pid_namespace,

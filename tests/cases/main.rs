@@ -48,6 +48,7 @@ mod run_lifecycle;
 mod second_user;
 mod slurm;
 mod slurm_cancel;
+mod slurm_hooks;
 mod status_page;
 mod structure;
 mod stuck_holders;

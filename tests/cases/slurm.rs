@@ -1,16 +1,16 @@
 //! `bailiff slurm` with a real Slurm cluster, real jobs and the fake driver.
 
-#![expect(clippy::disallowed_methods, reason = "reads files of hooks, and starts a process of another user")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "reads files of hooks, starts a process of another user, and fails loudly"
+)]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::time::{Duration, Instant};
 
 use end_to_end::exporter::Exporter;
-use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
-use end_to_end::programs;
-use end_to_end::slurm::{Cluster, IDLE, Tracking, USER, hook};
+use end_to_end::slurm::{Cluster, Tracking, USER};
 use end_to_end::tenant::NOBODY_UID;
 use end_to_end::wait::until;
 use rustix::process::{Pid, test_kill_process};
@@ -60,8 +60,15 @@ fn exporter_shows_the_gpus_of_jobs_and_whether_they_are_used() {
     let pid = cluster.pid_of(&id);
     cluster.scenario.set(&format!("gpus: [{{processes: [{{pid: {pid}, used: 1GiB, sm: 60}}]}}, {{}}]"));
     state("in_use");
-    cluster.free();
+    let other = Holder::sleeping();
+    cluster.scenario.set(&format!("gpus: [{{}}, {{processes: [{{pid: {}, used: 2GiB}}]}}]", other.pid()));
     assert!(state("idle").is_some());
+    let outside = [("gpu", "1")];
+    exporter.until("memory of a process outside Slurm", |page| {
+        page.value("bailiff_slurm_gpu_unallocated_bytes", &outside)
+    });
+    let page = exporter.page();
+    assert_eq!(page.value("bailiff_slurm_gpu_unallocated_bytes", &outside), Some(2_147_483_648.0));
     let runs = [("hook", "prolog"), ("result", "clean")];
     assert_eq!(exporter.page().value("bailiff_slurm_hook_runs_total", &runs), Some(1.0));
     cluster.must("scancel", &[&id]);
@@ -214,170 +221,90 @@ fn check_shows_the_gpu_map_and_problems_of_slurm_conf() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// Variables of a job of user nobody with these GPUs.
-fn job<'a>(id: &'a str, gpus: &'a str) -> [(&'a str, &'a str); 4] {
-    [("SLURM_JOB_ID", id), ("SLURM_JOB_UID", "65534"), ("SLURM_JOB_GPUS", gpus), ("SLURMD_NODENAME", "n0")]
-}
-
-const MAP: [&str; 2] = ["--gpus", "/dev/nvidia[1,0]"];
-
-fn prolog(
-    state: &std::path::Path,
-    scenario: &Scenario,
-    more: &[&str],
-    variables: &[(&str, &str)],
-) -> (i32, Value) {
-    hook(state, scenario, &[&["prolog", "--config", "/nonexistent"], &MAP[..], more].concat(), variables)
+/// Variables of a job of this user with the first GPU.
+fn variables<'a>(id: &'a str, uid: &'a str) -> [(&'a str, &'a str); 3] {
+    [("SLURM_JOB_ID", id), ("SLURM_JOB_UID", uid), ("SLURM_JOB_GPUS", "0")]
 }
 
 #[test]
-fn invalid_input_never_counts_as_clean() {
-    let scenario = Scenario::new(IDLE);
-    let home = tempfile::tempdir().unwrap();
-    let state = home.path().join("state");
-    let verdict = |id: &str, gpus: &str| {
-        let (code, report) = prolog(&state, &scenario, &["--wait", "0s"], &job(id, gpus));
-        (code, report["verdict"].as_str().unwrap_or_default().to_owned())
-    };
-    for (id, gpus, code, expected) in [
-        ("1", "0", 0, "clean"),
-        ("s5K1KKYAYG5D00", "0-1", 0, "clean"),
-        ("1", "", 0, "no_gpus"),
-        ("1", "2", 0, "unknown"),
-        ("1", "0,x", 0, "unknown"),
-        ("7_", "0", 64, ""),
-        ("-1", "0", 64, ""),
-        ("../1", "0", 64, ""),
-    ] {
-        assert_eq!(verdict(id, gpus), (code, expected.to_owned()), "{id} {gpus}");
-    }
-    let on_unknown = prolog(&state, &scenario, &["--wait", "0s", "--on-unknown", "fail"], &job("1", "2"));
-    assert_eq!(on_unknown.0, 2);
-}
-
-#[test]
-fn invalid_settings_drain_no_node() {
-    let scenario = Scenario::new(IDLE);
-    let home = tempfile::tempdir().unwrap();
-    let (config, state) = (home.path().join("slurm.yaml"), home.path().join("state"));
-    fs::write(&config, "version: 1\nprolog: {wiat: 1s}\n").unwrap();
-    let (code, report) =
-        hook(&state, &scenario, &["prolog", "--config", config.to_str().unwrap()], &job("1", "0"));
-    assert_eq!((code, &report["verdict"]), (0, &json!("invalid_config")));
-    assert!(report["unknown"][0].as_str().is_some_and(|why| why.contains("wiat")), "{report}");
-    assert_eq!(fs::read(state.join("runs/prolog.invalid_config")).unwrap(), b".");
-}
-
-#[test]
-fn gpus_are_those_of_the_map_not_the_drivers_indexes() {
-    let holder = Holder::sleeping();
-    let scenario =
-        Scenario::new(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
-    let home = tempfile::tempdir().unwrap();
-    let verdict =
-        |gpus: &str| prolog(home.path(), &scenario, &["--wait", "0s"], &job("1", gpus)).1["verdict"].clone();
-    assert_eq!((verdict("0"), verdict("1")), (json!("clean"), json!("not_clean")));
-}
-
-#[test]
-fn hung_driver_is_unknown_within_the_time_limit() {
-    for (scenario, gpus) in [
-        ("faults: {hang: true}\ngpus: [{count: 2}]", "0,1"),
-        ("gpus: [{}, {faults: {hang: [nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2]}}]", "0"),
-    ] {
-        let (scenario, home) = (Scenario::new(scenario), tempfile::tempdir().unwrap());
-        let began = Instant::now();
-        let limits = ["--wait", "1s", "--on-unknown", "fail"];
-        let (code, report) = prolog(home.path(), &scenario, &limits, &job("1", gpus));
-        assert_eq!((code, &report["verdict"]), (2, &json!("unknown")), "{report}");
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    }
-}
-
-#[test]
-fn on_a_shared_gpu_only_processes_of_the_own_job_count() {
-    let holder = Holder::sleeping();
-    let scenario =
-        Scenario::new(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
-    let home = tempfile::tempdir().unwrap();
-    let verdict =
-        |id: &str| prolog(home.path(), &scenario, &["--wait", "0s"], &job(id, "1")).1["verdict"].clone();
-    assert_eq!(verdict("2"), json!("not_clean"));
-    scenario.set(IDLE);
-    assert_eq!(verdict("1"), json!("clean"), "the first job's prolog leaves a record");
-    scenario.set(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
-    assert_eq!(verdict("2"), json!("clean"), "the process may be the first job's");
-    let record = home.path().join("jobs/1.json");
-    for invalid in ["{", "{\"job\": \"1\"}", "[]"] {
-        fs::write(&record, invalid).unwrap();
-        fs::remove_file(home.path().join("jobs/2.json")).ok();
-        assert_eq!(verdict("2"), json!("not_clean"), "{invalid}");
-    }
-}
-
-#[test]
-fn record_of_a_job_that_no_longer_runs_hides_nothing() {
-    let holder = Holder::sleeping();
-    let scenario = Scenario::new(IDLE);
-    let home = tempfile::tempdir().unwrap();
-    let verdict =
-        |id: &str| prolog(home.path(), &scenario, &["--wait", "0s"], &job(id, "1")).1["verdict"].clone();
-    assert_eq!(verdict("1"), json!("clean"));
-    let path = home.path().join("jobs/1.json");
-    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+fn gpu_of_a_job_with_a_step_is_shared() {
+    let cluster = Cluster::start(Tracking::Cgroup, SHORT, "");
+    let first = cluster.submit("echo $$; exec sleep 1000");
+    cluster.hold(cluster.pid_of(&first));
+    let path = cluster.state().join(format!("jobs/{first}.json"));
+    let mut record = cluster.record(&first).unwrap();
     record["boot_ms"] = json!(1);
     fs::write(&path, record.to_string()).unwrap();
-    scenario.set(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
-    assert_eq!(verdict("2"), json!("not_clean"), "job 1 has no slurmstepd, and its prolog is long ago");
+    let output = cluster.run("prolog", &["--json", "--wait", "0s"], &variables("4242", "65534"));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["verdict"], "clean", "the step shows that the job lives: {report}");
+    cluster.must("scancel", &[&first]);
+    until("the record's removal", || cluster.record(&first).is_none().then_some(()));
+}
+
+/// Waits in state D, until its child exits, as a user.
+const VFORK: &str = "import ctypes, os, signal
+os.setgid(65534)
+os.setuid(65534)
+print('ready')
+libc = ctypes.CDLL(None)
+if libc.vfork() == 0:
+    libc.prctl(1, 9)
+    signal.pause()";
+
+/// A process, its node and job, and why the epilog of job 4242 does not end it.
+type Leftover<'a> = (Holder, &'a str, &'a str, Option<&'a str>);
+
+/// Runs the epilog of a user's job 4242 while these processes use its GPU.
+fn epilog(cluster: &Cluster, uid: u32, cases: &[Leftover<'_>]) {
+    let entry = |case: &Leftover<'_>| format!("{{pid: {}, used: 1GiB}}", case.0.pid());
+    let entries: Vec<String> = cases.iter().map(entry).collect();
+    cluster.scenario.set(&format!("gpus: [{{processes: [{}]}}, {{}}]", entries.join(", ")));
+    for (holder, node, job, _) in cases {
+        cluster.adopt_on(node, (uid, job), holder.pid());
+    }
+    let owner = uid.to_string();
+    let output = cluster.run("epilog", &["--json", "--wait", "2s"], &variables("4242", &owner));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let leftovers = report["leftovers"].as_array().unwrap();
+    for (holder, _, _, why) in cases {
+        let leftover = leftovers.iter().find(|leftover| leftover["pid"] == holder.pid()).unwrap();
+        assert_eq!(leftover["why"].as_str(), *why, "{report}");
+        assert_eq!(runs(holder.pid()), why.is_some(), "{report}");
+    }
 }
 
 #[test]
-fn epilog_with_invalid_settings_deletes_the_record() {
-    let scenario = Scenario::new(IDLE);
-    let home = tempfile::tempdir().unwrap();
-    assert_eq!(prolog(home.path(), &scenario, &["--wait", "0s"], &job("1", "1")).0, 0);
-    assert!(home.path().join("jobs/1.json").exists());
-    let config = home.path().join("slurm.yaml");
-    fs::write(&config, "version: 3\n").unwrap();
-    let epilog = ["epilog", "--config", config.to_str().unwrap()];
-    let (code, report) = hook(home.path(), &scenario, &epilog, &job("1", "1"));
-    assert_eq!((code, &report["verdict"]), (0, &json!("invalid_config")));
-    assert!(!home.path().join("jobs/1.json").exists());
+fn epilog_ends_only_processes_of_the_job() {
+    let cluster = Cluster::start(Tracking::Cgroup, SHORT, "");
+    let node = cluster.node();
+    let other_node = format!("{node}other");
+    let waiting = Holder::python(VFORK);
+    until("state D", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", waiting.pid())).unwrap();
+        stat.contains(") D ").then_some(())
+    });
+    let (user, other_user) = (|| Holder::sleeping_as(NOBODY_UID), Holder::sleeping_as(4002));
+    let cases = [
+        (user(), node.as_str(), "4242", None),
+        (user(), &node, "4243", Some("it belongs to another job")),
+        (user(), &other_node, "4242", Some("it belongs to another job")),
+        (other_user, &node, "4242", Some("it belongs to another user than the job")),
+        (waiting, &node, "4242", Some("it is in an uninterruptible sleep (state D)")),
+    ];
+    epilog(&cluster, NOBODY_UID, &cases);
 }
 
 #[test]
-fn gpu_that_was_not_clean_and_then_hangs_is_not_clean() {
-    let holder = Holder::sleeping();
-    let scenario =
-        Scenario::new(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
-    let home = tempfile::tempdir().unwrap();
-    let mut command = std::process::Command::new(programs::bailiff());
-    command.args(["slurm", "prolog", "--config", "/nonexistent", "--wait", "5s"]).args(MAP);
-    command.arg("--nvml-library").arg(programs::fake_nvml()).arg("--state-dir").arg(home.path());
-    command.env("FAKE_NVML_SCENARIO", scenario.path()).envs(job("1", "1"));
-    let mut hook = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(hook.stdout.take().unwrap()).lines();
-    let first = lines.next().unwrap().unwrap();
-    assert!(first.contains("gpu 1: 1.0 GiB held by pid"), "{first}");
-    scenario.set("faults: {hang: true}\ngpus: [{}, {}]");
-    let rest: Vec<String> = lines.map(Result::unwrap).collect();
-    assert_eq!(hook.wait().unwrap().code(), Some(1), "{rest:?}");
-    assert!(rest.iter().any(|line| line.contains("not clean: gpu 1")), "{rest:?}");
-    assert!(rest.iter().any(|line| line.contains("unknown: the driver cannot be read")), "{rest:?}");
-}
-
-#[test]
-fn memory_without_a_visible_process_is_not_clean() {
-    let home = tempfile::tempdir().unwrap();
-    let verdict = |memory: &str| {
-        let scenario = Scenario::new(&format!("gpus: [{{memory: {{unaccounted: {memory}}}}}, {{}}]"));
-        prolog(home.path(), &scenario, &["--wait", "0s"], &job("1", "1")).1
-    };
-    let report = verdict("300MiB");
-    assert_eq!(
-        (&report["verdict"], &report["findings"][0]["bytes"]),
-        (&json!("not_clean"), &json!(300 << 20)),
-        "{report}"
-    );
-    assert_eq!(verdict("64MiB")["verdict"], json!("clean"), "within the tolerance");
+fn epilog_of_a_job_of_root_ends_no_part_of_slurm() {
+    let cluster = Cluster::start(Tracking::Cgroup, SHORT, "");
+    let (node, home) = (cluster.node(), tempfile::tempdir().unwrap());
+    let named = |name| Holder::named(home.path(), name, 0);
+    let cases = [
+        (named("worker"), node.as_str(), "4242", None),
+        (named("slurmstepd-wlm"), &node, "4242", Some("it belongs to Slurm")),
+        (named("slurmd"), &node, "4242", Some("it belongs to Slurm")),
+        (named("worker"), &node, "4243", Some("it belongs to another job")),
+    ];
+    epilog(&cluster, 0, &cases);
 }

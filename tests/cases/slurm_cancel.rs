@@ -11,6 +11,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use end_to_end::enforcer::{self, Enforcer};
@@ -104,9 +105,16 @@ rules:
     }
 
     fn start(&mut self) {
+        self.start_with_records(&self.cluster.state());
+    }
+
+    fn start_with_records(&mut self, directory: &Path) {
         let mut command = enforcer::command(&self.node.home);
         let bin = self.node.home.path().join("bin");
         command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/bin", bin.display()));
+        // With it, scancel would only cancel pending jobs.
+        command.env("SCANCEL_STATE", "PENDING");
+        command.arg("--slurm.dir").arg(directory);
         self.enforcer = Some(Enforcer::spawn(&self.node.home, command));
     }
 
@@ -190,12 +198,13 @@ rules:
         assert!(detail.contains(why), "{line}");
         assert!(start(pid).is_some(), "{line}");
         assert_eq!(self.state(job), state);
-        let explained = self.enforcer().run(&[&["explain"], target].concat());
-        let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
-        assert!(
-            explained.contains(&format!("cancel_job: {result}: ")) && explained.contains(why),
-            "{explained}"
-        );
+        // The audit log has the result before the daemon does.
+        until("the explanation", || {
+            let explained = self.enforcer().run(&[&["explain"], target].concat());
+            let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+            let is_shown = explained.contains(&format!("cancel_job: {result}: ")) && explained.contains(why);
+            is_shown.then_some(())
+        });
     }
 }
 
@@ -301,7 +310,7 @@ fn process_of_another_user_and_a_job_of_another_node_cancel_nothing() {
     stage.rules("enforce", "{nodes: any}", "another");
     stage.enforcer().run(&["reload"]);
     stage.hold(pid);
-    let why = format!("changed: job {job} (RUNNING) runs on {}, not on another", stage.cluster.node());
+    let why = format!("query: changed: job {job} (RUNNING) runs on {}, not on another", stage.cluster.node());
     until("a refusal", || {
         let lines = stage.node.home.lines();
         lines.iter().any(|line| line["detail"].as_str().is_some_and(|detail| detail == why)).then_some(())
@@ -453,6 +462,44 @@ fn record_of_another_node_cancels_no_job() {
     stage.start();
     let why = format!("changed: the record of the job names node {}, not elsewhere", stage.cluster.node());
     stage.refused_as(&["--rule", "never-used-job"], (&job, pid, "RUNNING"), ("identity_changed", &why));
+}
+
+#[test]
+fn record_that_only_the_exporter_has_cancels_no_job() {
+    let mut stage = Stage::with_interval(cluster(""), LONG);
+    stage.never_used("enforce", "");
+    let (job, pid) = stage.unused_job(&[]);
+    let empty = tempfile::tempdir().unwrap();
+    fs::create_dir(empty.path().join("jobs")).unwrap();
+    stage.start_with_records(empty.path());
+    let why = format!("check of the record: changed: the record of job {job} in ");
+    stage.refused_as(&["--rule", "never-used-job"], (&job, pid, "RUNNING"), ("identity_changed", &why));
+}
+
+#[test]
+fn record_that_changes_before_the_request_cancels_no_job() {
+    let mut stage = Stage::with_interval(cluster(""), LONG);
+    stage.never_used("enforce", "");
+    let (job, pid) = stage.unused_job(&[]);
+    let record = stage.cluster.state().join(format!("jobs/{job}.json"));
+    let change = format!("sed -i 's/GPU-/GPU-x/' {}", record.display());
+    stage.wrap("scontrol", &format!("[ $1 = show ] || {change}; exec $real \"$@\""));
+    stage.start();
+    let why =
+        format!("job {job} (RUNNING): second check of the record: changed: the record of job {job} in ");
+    stage.refused_as(&["--rule", "never-used-job"], (&job, pid, "RUNNING"), ("identity_changed", &why));
+}
+
+#[test]
+fn missing_slurm_conf_holds_the_step() {
+    let mut stage = Stage::new(cluster(""));
+    stage.policy("enforce", (IDLE, "{}"), "slurm: {conf: /nonexistent/slurm.conf}");
+    let (job, pid) = stage.job(&[]);
+    stage.start();
+    stage.hold(pid);
+    let line = stage.until_result("no_answer");
+    assert!(line["detail"].as_str().unwrap().starts_with("query: no answer from Slurm: "), "{line}");
+    assert_eq!(stage.state(&job), "RUNNING");
 }
 
 /// Checks that the policy's `protect` exempts a job because of a process without GPU memory.

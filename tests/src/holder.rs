@@ -1,7 +1,9 @@
 //! Real processes to hold GPUs. Each process is killed with its test.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -28,6 +30,18 @@ impl Holder {
     pub fn sleeping_as(uid: u32) -> Self {
         let mut command = Command::new("sleep");
         Self(command.arg("infinity").process_group(0).uid(uid).spawn().expect("sleep starts"))
+    }
+
+    /// Starts a sleeping program of this name as a user, in a directory that the user can enter.
+    ///
+    /// # Panics
+    /// If the process cannot be started.
+    pub fn named(home: &Path, name: &str, uid: u32) -> Self {
+        let path = home.join(name);
+        if !path.exists() {
+            fs::copy("/bin/sleep", &path).expect("a copy of sleep");
+        }
+        Self(Command::new(path).arg("infinity").process_group(0).uid(uid).spawn().expect("the copy starts"))
     }
 
     /// Starts a Python program, and waits until it has printed a line.

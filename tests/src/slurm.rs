@@ -204,8 +204,16 @@ impl Cluster {
     ///
     /// # Panics
     /// If the process cannot be moved.
-    pub fn adopt(&self, (uid, job): (u32, &str), pid: u32) {
-        let job = format!("/sys/fs/cgroup/freezer/slurm_{}/uid_{uid}/job_{job}", self.node());
+    pub fn adopt(&self, job: (u32, &str), pid: u32) {
+        self.adopt_on(&self.node(), job, pid);
+    }
+
+    /// Like [`Self::adopt`], on a node whose name must begin with that of this node.
+    ///
+    /// # Panics
+    /// If the process cannot be moved.
+    pub fn adopt_on(&self, node: &str, (uid, job): (u32, &str), pid: u32) {
+        let job = format!("/sys/fs/cgroup/freezer/slurm_{node}/uid_{uid}/job_{job}");
         let step = Path::new(&job).join("step_0");
         fs::create_dir_all(&step).expect("a cgroup can be created");
         fs::write(step.join("cgroup.procs"), pid.to_string()).expect("a process can be moved");
@@ -277,11 +285,6 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the log of slurmd:\n{}", self.log());
-        }
-        for daemon in ["munged", "slurmctld", "slurmd"] {
-            if self.pid_file(daemon).exists() {
-                self.signal(daemon, Signal::CONT);
-            }
         }
         let stopped = self.script("down").env("LIMIT", "20").output();
         if let Ok(output) = stopped.as_ref()

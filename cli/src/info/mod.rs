@@ -120,7 +120,7 @@ fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DevicePr
         .filter(|device_processes| device_processes.unreadable == 0 || !geteuid().is_root());
     let Some(scanned) = scanned else {
         let own_scan = bailiff_sampler::device_processes(&flags.source.machine.procfs, SCAN_TIMEOUT)?;
-        return Some((own_scan, Duration::ZERO));
+        return Some((own_scan.0, Duration::ZERO));
     };
     Some((scanned.clone(), since_boot().saturating_sub(scanned.at())))
 }

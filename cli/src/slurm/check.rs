@@ -53,7 +53,7 @@ fn gpus(flags: &Flags, config: &Config, node: &str) -> Check {
         Err(why) => return Check::fail("gpus", why, hint),
     };
     let scope = Scope { gpus: minors.into_iter().enumerate().collect(), ..Scope::default() };
-    let found = Inspector::start(&flags.common.machine, config.tolerance, TIMEOUT);
+    let found = Inspector::start(&flags.common.machine, config, TIMEOUT);
     let inspection = match found {
         Ok(mut inspector) => inspector.inspect(&scope),
         Err(error) => return Check::fail("gpus", error.to_string(), "see `bailiff doctor`"),

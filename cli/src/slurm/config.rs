@@ -10,6 +10,8 @@ use serde::{Deserialize, Deserializer};
 
 /// Maximum size of the file.
 const MOST: u64 = 64 << 10;
+/// Maximum length of a process's name in the kernel.
+const MAX_COMM: usize = 15;
 
 /// The settings.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -29,6 +31,9 @@ pub(crate) struct Config {
     /// Minor numbers of the GPUs in the order of gres.conf; `None` to ask slurmd.
     #[serde(default, deserialize_with = "gpus")]
     pub(super) gpus: Option<Vec<u32>>,
+    /// Names of GPU monitors that do not count if system users run them, besides the built-in ones.
+    #[serde(default, deserialize_with = "names")]
+    pub(super) monitors: Vec<String>,
 }
 
 /// What a hook does with a result other than clean.
@@ -99,7 +104,8 @@ impl Default for Health {
 impl Default for Config {
     fn default() -> Self {
         let (prolog, epilog, health) = Default::default();
-        Self { _version: Version, prolog, epilog, health, tolerance: tolerance(), gpus: None }
+        let (tolerance, gpus, monitors) = (tolerance(), None, Vec::new());
+        Self { _version: Version, prolog, epilog, health, tolerance, gpus, monitors }
     }
 }
 
@@ -158,6 +164,21 @@ fn gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u32>>, 
     }
 }
 
+/// Returns names as the kernel truncates them.
+fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let mut names = Vec::<String>::deserialize(deserializer)?;
+    if names.iter().any(|name| name.trim().is_empty() || name.contains('/')) {
+        return Err(D::Error::custom(
+            "write names of programs without their directory, such as [dcgm-exporter]",
+        ));
+    }
+    for name in &mut names {
+        let end = (0..=MAX_COMM.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+        name.truncate(end.unwrap_or_default());
+    }
+    Ok(names)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +192,7 @@ epilog: {wait: 30s, end_leftovers: true, grace: 5s, on_not_clean: fail, on_unkno
 health: {timeout: 20s, drain: true, resume: false}
 tolerance: 64MiB
 gpus: auto
+monitors: []
 ";
         assert_eq!(Config::parse(text.as_bytes()).unwrap(), Config::default());
         assert_eq!(Config::parse(b"version: 1").unwrap(), Config::default());
@@ -183,6 +205,12 @@ gpus: auto
     }
 
     #[test]
+    fn names_of_monitors_are_those_of_the_kernel() {
+        let config = Config::parse(b"version: 1\nmonitors: [gpuwatch, our-gpu-monitor-daemon]").unwrap();
+        assert_eq!(config.monitors, ["gpuwatch", "our-gpu-monitor"]);
+    }
+
+    #[test]
     fn mistakes_are_errors() {
         for (text, expected) in [
             ("prolog: {}", "version"),
@@ -192,6 +220,8 @@ gpus: auto
             ("version: 1\ntolerance: 64MB", "MiB"),
             ("version: 1\nprolog: {on_unknown: drain}", "drain"),
             ("version: 1\ngpus: 0,1", "gres.conf"),
+            ("version: 1\nmonitors: [/usr/bin/gpuwatch]", "without their directory"),
+            ("version: 1\nmonitors: ['']", "without their directory"),
         ] {
             let error = Config::parse(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

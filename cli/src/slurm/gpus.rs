@@ -2,101 +2,27 @@
 //! accounts for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use bailiff_exposition::human::Bytes;
 use bailiff_exposition::terminal::line;
 use bailiff_proc::Proc;
 use bailiff_sampler::{Launcher, SamplerSettings, Supervisor, device_processes};
-use bailiff_snapshot::unlisted::is_service;
+use bailiff_snapshot::unlisted::{MPS, is_run_by_system, is_service, is_system};
 use bailiff_snapshot::{
-    DeviceProcess, FIRST_USER, Fault, Gpu, Holder, PidNamespace, Place, ProcessId, ProcessKey, Snapshot,
+    DeviceProcess, Fault, Gpu, Holder, PidNamespace, Place, ProcessId, ProcessKey, Snapshot,
     Source,
 };
-use serde::Serialize;
 
+use super::config::Config;
+use super::inspection::{Finding, Found, Inspection};
 use super::job::Job;
 use crate::args::Machine;
 
-/// Display servers and MPS, by `comm` (truncated to 15 bytes by the kernel).
-const SYSTEM: [&str; 6] = ["Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", MPS];
-/// The control daemon and the server of MPS.
-const MPS: &str = "nvidia-cuda-mps";
 /// Maximum deadline of the driver's calls in one sample, and time limit of the scan for open device files.
 const DEADLINE: Duration = Duration::from_secs(2);
-
-/// Something on a GPU that keeps it from being clean.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    /// Position of the GPU in gres.conf.
-    pub(super) gpu: usize,
-    /// Memory in bytes; `None` if it is unknown.
-    pub(super) bytes: Option<u64>,
-    /// The process; `None` for memory that no visible process holds.
-    pub(super) process: Option<Found>,
-}
-
-/// A process in a [`Finding`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Found {
-    pub(super) pid: u32,
-    /// Start time; `None` if `/proc` does not show the process.
-    #[serde(skip)]
-    pub(super) key: Option<ProcessKey>,
-    pub(super) comm: Option<String>,
-    pub(super) uid: Option<u32>,
-    pub(super) user: Option<String>,
-    /// Job according to its cgroup.
-    pub(super) job: Option<String>,
-    /// Whether the driver lists the process, or it only has the device file open.
-    pub(super) listed: bool,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "gpu {}: ", self.gpu)?;
-        let Some(process) = &self.process else {
-            let bytes = Bytes(self.bytes.unwrap_or_default().into());
-            return write!(out, "{bytes} in use, but held by no visible process");
-        };
-        match self.bytes {
-            Some(bytes) => write!(out, "{} held by ", Bytes(bytes.into()))?,
-            None if process.listed => out.write_str("memory held by ")?,
-            None => out.write_str("device file open in ")?,
-        }
-        write!(out, "pid {} ({process})", process.pid)
-    }
-}
-
-impl fmt::Display for Found {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = self.user.clone().or_else(|| self.uid.map(|uid| format!("uid {uid}")));
-        let job = self.job.as_ref().map(|job| format!("job {job}"));
-        let known: Vec<String> = [user, self.comm.as_deref().map(line), job].into_iter().flatten().collect();
-        let text = if known.is_empty() { "not visible in /proc".to_owned() } else { known.join(", ") };
-        out.write_str(&text)
-    }
-}
-
-bailiff_snapshot::label_values! {
-/// Result of a hook.
-pub enum Verdict {
-    /// Nothing is on the GPUs.
-    Clean = "clean",
-    /// Something is on the GPUs.
-    NotClean = "not_clean",
-    /// The GPUs could not be read.
-    Unknown = "unknown",
-    /// The job has no GPUs.
-    NoGpus = "no_gpus",
-    /// The settings file is invalid.
-    InvalidConfig = "invalid_config",
-}
-}
 
 /// The GPUs to inspect.
 #[derive(Debug, Default)]
@@ -111,28 +37,19 @@ pub(super) struct Scope {
     pub(super) running: BTreeSet<String>,
 }
 
-/// What was found on the GPUs at one time.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Inspection {
-    pub(super) findings: Vec<Finding>,
-    /// What could not be read.
-    pub(super) unknown: Vec<String>,
-    /// UUID of each GPU by its minor number.
-    #[serde(skip)]
-    pub(super) uuids: BTreeMap<u32, String>,
-}
-
 /// Reads the GPUs, in a worker process that may hang.
 pub(super) struct Inspector {
     supervisor: Supervisor,
     procfs: PathBuf,
     tolerance: u64,
+    /// Names of the site's monitors.
+    monitors: Vec<String>,
     seq: u64,
 }
 
 impl Inspector {
     /// Starts the worker's launcher. Opening the driver may take `patience`.
-    pub(super) fn start(machine: &Machine, tolerance: u64, patience: Duration) -> io::Result<Self> {
+    pub(super) fn start(machine: &Machine, config: &Config, patience: Duration) -> io::Result<Self> {
         let settings = SamplerSettings {
             nvml_library: machine.nvml_library.clone(),
             procfs: machine.procfs.clone(),
@@ -143,7 +60,8 @@ impl Inspector {
         // slurmd waits until nobody has the hook's output open, but a hung worker cannot be ended.
         let launcher = Launcher::start_with(&settings, Stdio::null())?;
         let supervisor = Supervisor::new(launcher, settings);
-        Ok(Self { supervisor, procfs: machine.procfs.clone(), tolerance, seq: 0 })
+        let (tolerance, monitors) = (config.tolerance, config.monitors.clone());
+        Ok(Self { supervisor, procfs: machine.procfs.clone(), tolerance, monitors, seq: 0 })
     }
 
     /// Reads the GPUs of this scope.
@@ -164,19 +82,21 @@ impl Inspector {
             snapshot: &snapshot,
             scope,
             tolerance: self.tolerance,
+            monitors: &self.monitors,
             proc: Proc::open(&self.procfs).ok(),
         };
         let mut inspection = reader.listed();
-        match device_processes(&self.procfs, DEADLINE) {
-            Some(scan) => {
-                if scan.unreadable > 0 {
-                    inspection
-                        .unknown
-                        .push(format!("open files of {} processes cannot be read", scan.unreadable));
-                }
-                reader.add_unlisted(&scan.processes, &mut inspection);
+        if let Some((scan, unread)) = device_processes(&self.procfs, DEADLINE) {
+            if scan.unreadable > 0 {
+                inspection
+                    .unknown
+                    .push(format!("open files of {} processes cannot be read", scan.unreadable));
             }
-            None => inspection.unknown.push("/proc cannot be read".to_owned()),
+            inspection.unread.pids.extend(unread);
+            reader.add_unlisted(&scan.processes, &mut inspection);
+        } else {
+            inspection.unknown.push("/proc cannot be read".to_owned());
+            inspection.unread.files = true;
         }
         inspection
     }
@@ -193,33 +113,12 @@ impl Inspector {
     }
 }
 
-impl Inspection {
-    /// Returns whether the GPUs are clean, as far as they could be read.
-    pub(super) fn verdict(&self) -> Verdict {
-        match (self.findings.is_empty(), self.unknown.is_empty()) {
-            (true, true) => Verdict::Clean,
-            (false, _) => Verdict::NotClean,
-            (true, false) => Verdict::Unknown,
-        }
-    }
-
-    /// Returns one line for each finding, and for each part that could not be read.
-    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        let findings = self.findings.iter().map(|finding| format!("not clean: {finding}"));
-        findings.chain(self.unknown.iter().map(|why| format!("unknown: {why}")))
-    }
-
-    /// Returns an inspection that could read nothing.
-    pub(super) fn unknown(why: impl Into<String>) -> Self {
-        Self { unknown: vec![why.into()], ..Self::default() }
-    }
-}
-
 /// Finds processes in one snapshot.
 struct Reader<'a> {
     snapshot: &'a Snapshot,
     scope: &'a Scope,
     tolerance: u64,
+    monitors: &'a [String],
     proc: Option<Proc>,
 }
 
@@ -229,6 +128,7 @@ impl Reader<'_> {
         let mut inspection = Inspection::default();
         if self.snapshot.namespace != PidNamespace::Host {
             inspection.unknown.push("this command does not run in the host's PID namespace".to_owned());
+            inspection.unread.all = true;
         }
         for (&position, &minor) in &self.scope.gpus {
             let whole = self
@@ -240,6 +140,7 @@ impl Reader<'_> {
                 inspection
                     .unknown
                     .push(format!("gpu {position}: the driver does not report /dev/nvidia{minor}"));
+                inspection.unread.gpus.insert(position);
                 continue;
             };
             inspection.uuids.extend(gpu.about.id.iter().map(|id| (minor, id.0.clone())));
@@ -249,23 +150,25 @@ impl Reader<'_> {
     }
 
     fn add_gpu(&self, position: usize, gpu: &Gpu, inspection: &mut Inspection) {
-        if let Some(fault) = gpu.fault {
-            inspection.unknown.push(format!("gpu {position}: cannot be read: {}", fault.name()));
-            return;
-        }
-        // Positions count instances then, and the driver lists processes by instance.
-        if gpu.mig() {
-            inspection.unknown.push(format!("gpu {position}: MIG is enabled"));
-            return;
-        }
-        if !gpu.lists_processes() {
-            inspection.unknown.push(format!("gpu {position}: the driver's process list cannot be read"));
+        let why = match gpu.fault {
+            Some(fault) => Some(format!("cannot be read: {}", fault.name())),
+            // Positions count instances then, and the driver lists processes by instance.
+            None if gpu.mig() => Some("MIG is enabled".to_owned()),
+            None if !gpu.lists_processes() => Some("the driver's process list cannot be read".to_owned()),
+            None => None,
+        };
+        if let Some(why) = why {
+            inspection.unknown.push(format!("gpu {position}: {why}"));
+            inspection.unread.gpus.insert(position);
+            if gpu.fault.is_some() || gpu.mig() {
+                return;
+            }
         }
         let holders = gpu.holders.iter();
         let counts = |process: &Found| self.counts(position, process);
         let found: Vec<(Found, Option<u64>)> = holders
             .clone()
-            .filter(|holder| !is_system(self.snapshot, holder))
+            .filter(|holder| !self.is_exempt(holder))
             .map(|holder| (self.holder(holder), holder.memory))
             .collect();
         let before = inspection.findings.len();
@@ -287,9 +190,12 @@ impl Reader<'_> {
                 inspection.findings.push(Finding { gpu: position, bytes: Some(used - held), process: None });
             }
             Some(_) => {}
-            None => inspection
-                .unknown
-                .push(format!("gpu {position}: the driver does not report its memory in use")),
+            None => {
+                inspection
+                    .unknown
+                    .push(format!("gpu {position}: the driver does not report its memory in use"));
+                inspection.unread.memory.insert(position);
+            }
         }
     }
 
@@ -315,7 +221,7 @@ impl Reader<'_> {
         for (&position, &minor) in &self.scope.gpus {
             for process in processes
                 .iter()
-                .filter(|process| process.minors.contains(&minor) && !is_service(process) && !is_mps(process))
+                .filter(|process| process.minors.contains(&minor) && !self.is_exempt_program(process))
             {
                 let is_listed = inspection.findings.iter().any(|finding| {
                     finding.gpu == position
@@ -337,7 +243,7 @@ impl Reader<'_> {
         let gpu =
             self.snapshot.gpus.iter().find(|gpu| gpu.about.mig.is_none() && gpu.about.minor == Some(minor));
         gpu.is_some_and(|gpu| {
-            gpu.holders.iter().any(|holder| holder.process.pid() == pid && is_system(self.snapshot, holder))
+            gpu.holders.iter().any(|holder| holder.process.pid() == pid && self.is_exempt(holder))
         })
     }
 
@@ -370,18 +276,21 @@ impl Reader<'_> {
         }
         !job.is_some_and(|job| self.scope.running.contains(job))
     }
-}
 
-/// Returns whether a process is a control daemon or server of MPS that the system runs.
-fn is_mps(process: &DeviceProcess) -> bool {
-    process.comm == MPS && process.uid.is_some_and(|uid| uid < FIRST_USER)
-}
+    /// Returns whether a process that the driver lists does not count: a display server, MPS or a monitor of the system,
+    /// which uses a GPU as long as the node runs.
+    fn is_exempt(&self, holder: &Holder) -> bool {
+        let facts = self.snapshot.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
+        facts.is_some_and(|facts| {
+            let is_monitor = is_run_by_system(facts.uid) && self.monitors.contains(&facts.comm);
+            facts.place.boundary.is_none() && (is_monitor || is_system(&facts.comm, facts.uid))
+        })
+    }
 
-/// Returns whether a process is a display server or MPS server of the system, which uses a GPU as long as the node runs.
-fn is_system(snapshot: &Snapshot, holder: &Holder) -> bool {
-    let facts = snapshot.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
-    facts.is_some_and(|facts| {
-        let outside_jobs = facts.place.boundary.is_none() && facts.uid.is_some_and(|uid| uid < FIRST_USER);
-        outside_jobs && SYSTEM.contains(&facts.comm.as_str())
-    })
+    /// Returns whether a process that has the device file open does not count: a service of the driver, or a monitor or MPS
+    /// of the system.
+    fn is_exempt_program(&self, process: &DeviceProcess) -> bool {
+        is_service(process)
+            || is_run_by_system(process.uid) && (process.comm == MPS || self.monitors.contains(&process.comm))
+    }
 }

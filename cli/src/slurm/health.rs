@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::config::Config;
 use super::flags::Health;
-use super::gpus::{Finding, Inspection, Inspector, Scope, Verdict};
+use super::gpus::{Inspector, Scope};
 use super::hook::map;
+use super::inspection::{Finding, Inspection, Verdict};
 use super::job::node_name;
 use super::{programs, state};
 use crate::exit::Failure;
@@ -106,8 +107,8 @@ fn inspect(flags: &Health, config: &Config, run: &Run<'_>) -> Result<Inspection,
     let common = &flags.common;
     let gpus: BTreeMap<usize, u32> =
         map(common, config, run.node, run.timeout)?.into_iter().enumerate().collect();
-    let mut inspector = Inspector::start(&common.machine, config.tolerance, run.timeout)
-        .map_err(|error| error.to_string())?;
+    let mut inspector =
+        Inspector::start(&common.machine, config, run.timeout).map_err(|error| error.to_string())?;
     let mut first: Option<Inspection> = None;
     loop {
         let running = running(run)?;
@@ -219,7 +220,7 @@ fn update(run: &Run<'_>, settings: &[&str]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slurm::gpus::Found;
+    use crate::slurm::inspection::Found;
 
     #[test]
     fn reason_is_one_line_of_ascii() {

@@ -16,7 +16,8 @@ use serde::Serialize;
 
 use super::config::{Config, Epilog, OnResult, Prolog};
 use super::flags::{Common, Hook};
-use super::gpus::{Inspection, Inspector, Scope, Verdict};
+use super::gpus::{Inspector, Scope};
+use super::inspection::{Inspection, Verdict};
 use super::job::{Job, by_slurmd, gpu_map, node_name};
 use super::leftovers::{Leftover, Leftovers};
 use super::state;
@@ -88,13 +89,14 @@ impl<'a> Run<'a> {
         let records = state::records(&self.common.state_dir);
         let own =
             records.ok().and_then(|records| records.into_iter().find(|record| record.job == self.job.id));
-        if self.hook == "epilog" {
+        if self.hook == "epilog" && by_slurmd() {
             self.note(self.forget());
         }
         let config = match Config::read(&self.common.config) {
             Ok(config) => config,
             // A typing error must not drain the whole cluster.
             Err(why) => {
+                self.note(self.save(None, &Inspection::default()));
                 return self.finish(Verdict::InvalidConfig, (&Inspection::unknown(why), Vec::new()), 0);
             }
         };
@@ -107,7 +109,7 @@ impl<'a> Run<'a> {
         }
         let gpus = self.gpus(&config);
         let started = own.map(|record| Duration::from_millis(record.boot_ms));
-        let waited = gpus.clone().and_then(|gpus| self.wait((gpus, started), config.tolerance, &policy));
+        let waited = gpus.clone().and_then(|gpus| self.wait((gpus, started), &config, &policy));
         let (inspection, leftovers) = waited.unwrap_or_else(|why| (Inspection::unknown(why), Vec::new()));
         let verdict = inspection.verdict();
         let code = match verdict {
@@ -131,6 +133,9 @@ impl<'a> Run<'a> {
     /// Returns the minor number of each of the job's GPUs, by its position.
     fn gpus(&self, config: &Config) -> Result<BTreeMap<usize, u32>, String> {
         let map = map(self.common, config, &self.node, SLURMD)?;
+        if by_slurmd() {
+            self.note(state::save_managed(&self.common.state_dir, &map));
+        }
         let positions = self.job.gpus.as_ref().ok_or("SLURM_JOB_GPUS is not a list of numbers")?;
         let minor = |position: &usize| map.get(*position).map(|minor| (*position, *minor));
         let gpus: Option<BTreeMap<usize, u32>> = positions.iter().map(minor).collect();
@@ -140,19 +145,20 @@ impl<'a> Run<'a> {
     }
 
     /// Checks the GPUs until they are clean or the time limit is reached, and ends leftovers of the job. A GPU that was not
-    /// clean and then cannot be read is not clean.
+    /// clean and then cannot be read is not clean; a process that cannot be read counts as before.
     fn wait(
         &self,
         (gpus, started): (BTreeMap<usize, u32>, Option<Duration>),
-        tolerance: u64,
+        config: &Config,
         policy: &Policy,
     ) -> Result<(Inspection, Vec<Leftover>), String> {
         let deadline = Deadline::after(policy.wait.saturating_sub(since_boot().saturating_sub(self.started)));
         let failed = |error: io::Error| error.to_string();
         let scope = self.scope(gpus).map_err(failed)?;
         let mut inspector =
-            Inspector::start(&self.common.machine, tolerance, deadline.left()).map_err(failed)?;
-        let mut leftovers = policy.grace.map(|grace| Leftovers::new(&self.job, started, grace, deadline));
+            Inspector::start(&self.common.machine, config, deadline.left()).map_err(failed)?;
+        let mut leftovers =
+            policy.grace.map(|grace| Leftovers::new((&self.job, &self.node), started, grace, deadline));
         let mut last = inspector.inspect(&scope);
         // slurmd may kill the hook while it waits.
         self.print_findings(&last).map_err(failed)?;
@@ -162,9 +168,7 @@ impl<'a> Run<'a> {
             }
             std::thread::sleep(PAUSE.min(deadline.left()));
             let mut now = inspector.inspect(&scope);
-            if now.verdict() == Verdict::Unknown {
-                now.findings = last.findings;
-            }
+            now.keep(last.findings);
             last = now;
         }
         Ok((last, leftovers.map(Leftovers::results).unwrap_or_default()))
@@ -238,7 +242,7 @@ impl<'a> Run<'a> {
         state::write(&state::record_path(&self.common.state_dir, &self.job.id), &record)
     }
 
-    /// Deletes the job's record.
+    /// Deletes the job's record. A run by hand does not, because the job may still run.
     fn forget(&self) -> io::Result<()> {
         match fs::remove_file(state::record_path(&self.common.state_dir, &self.job.id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

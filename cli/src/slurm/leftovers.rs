@@ -10,13 +10,17 @@ use std::time::Duration;
 use bailiff_lifecycle::file;
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Pidfd, Proc, Process, ReadError};
+use bailiff_snapshot::slurm::is_of_node;
 use bailiff_snapshot::{Place, ProcessKey, State};
 use rustix::process::Signal;
 use serde::Serialize;
 
-use super::gpus::Finding;
+use super::inspection::Finding;
 use super::job::Job;
+use super::programs::is_slurms;
 
+/// Slurm's daemons, which run as root.
+const SLURM: [&str; 2] = ["slurmd", "slurmstepd"];
 /// Maximum wait for the exit of killed processes. A longer wait is left to the check of the GPUs.
 const AFTER_KILL: Duration = Duration::from_secs(2);
 /// Time limit for reading one process.
@@ -44,8 +48,13 @@ pub(super) struct Leftovers {
 
 impl Leftovers {
     /// Returns nothing ended yet. `started` is when the job started, since boot.
-    pub(super) fn new(job: &Job, started: Option<Duration>, grace: Duration, deadline: Deadline) -> Self {
-        let rule = Arc::new(Rule { job: job.clone(), started });
+    pub(super) fn new(
+        (job, node): (&Job, &str),
+        started: Option<Duration>,
+        grace: Duration,
+        deadline: Deadline,
+    ) -> Self {
+        let rule = Arc::new(Rule { job: job.clone(), node: node.to_owned(), started });
         Self { rule, grace, deadline, results: BTreeMap::new() }
     }
 
@@ -96,7 +105,11 @@ impl Leftovers {
         checked.unwrap_or_else(|error| Err(format!("it cannot be read: {error}")))
     }
 
+    /// Remembers what happened to a process. The driver may still list one that was ended.
     fn note(&mut self, pid: u32, why: Option<String>) {
+        if self.results.get(&pid).is_some_and(|known| known.ended) {
+            return;
+        }
         self.results.insert(pid, Leftover { pid, ended: why.is_none(), why });
     }
 }
@@ -116,6 +129,8 @@ fn send(held: &[(u32, Pidfd)], signal: Signal, patience: Duration) {
 /// Which processes belong to the job.
 struct Rule {
     job: Job,
+    /// Slurm's name of this node.
+    node: String,
     /// When the job started, since boot; `None` without a record of its prolog.
     started: Option<Duration>,
 }
@@ -146,12 +161,14 @@ impl Rule {
         if stat.state == State::DiskSleep {
             return why("it is in an uninterruptible sleep (state D)");
         }
-        if self.job.uid == 0 && matches!(stat.comm.trim_end_matches("-wlm"), "slurmstepd" | "slurmd") {
+        let exe = process.exe().unwrap_or_default();
+        if self.job.uid == 0 && SLURM.iter().any(|name| is_slurms(&exe, name) || is_slurms(&stat.comm, name))
+        {
             return why("it belongs to Slurm");
         }
         let place = Place::parse(&String::from_utf8_lossy(&process.cgroup()?));
         match &place.slurm_job {
-            Some(job) if self.job.is_named(job) => return Ok(None),
+            Some(job) if self.job.is_named(job) && is_of_node(&place, &self.node) => return Ok(None),
             Some(_) => return why("it belongs to another job"),
             None => {}
         }

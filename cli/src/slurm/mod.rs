@@ -6,6 +6,7 @@ pub(crate) mod flags;
 mod gpus;
 mod health;
 mod hook;
+mod inspection;
 mod job;
 mod leftovers;
 mod programs;

@@ -41,6 +41,14 @@ pub(super) fn output(program: &str, arguments: &[&str], deadline: Duration) -> R
     }
 }
 
+/// Returns whether this is the path of a program of Slurm, or was before an upgrade replaced the file. Debian's programs
+/// have names such as `slurmstepd-wlm`.
+pub(super) fn is_slurms(exe: &str, program: &str) -> bool {
+    let path = exe.strip_suffix(" (deleted)").unwrap_or(exe);
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.strip_suffix("-wlm").unwrap_or(name) == program
+}
+
 /// Returns the path of a program that only root can change.
 fn find(program: &str) -> Result<PathBuf, String> {
     let beside = beside_parent().into_iter();
@@ -57,7 +65,27 @@ fn beside_parent() -> Vec<PathBuf> {
     let exe = Proc::own().and_then(|proc| proc.process(std::os::unix::process::parent_id())?.exe());
     let Ok(exe) = exe else { return Vec::new() };
     match Path::new(&exe).parent().and_then(Path::parent) {
-        Some(root) if exe.ends_with("/slurmd") => vec![root.join("sbin"), root.join("bin")],
+        Some(root) if is_slurms(&exe, "slurmd") => vec![root.join("sbin"), root.join("bin")],
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_slurm_have_these_paths() {
+        for (exe, expected) in [
+            ("/usr/sbin/slurmstepd", true),
+            ("/usr/sbin/slurmstepd-wlm", true),
+            ("/opt/slurm/sbin/slurmstepd (deleted)", true),
+            ("/usr/sbin/slurmstepd-wlm (deleted)", true),
+            ("/usr/sbin/slurmd-wlm", false),
+            ("/tmp/slurmstepd-x", false),
+            ("/tmp/slurmstepd/su", false),
+        ] {
+            assert_eq!(is_slurms(exe, "slurmstepd"), expected, "{exe}");
+        }
     }
 }

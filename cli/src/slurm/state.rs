@@ -12,8 +12,10 @@ use bailiff_proc::clock::since_boot;
 use bailiff_proc::{Proc, Process};
 use bailiff_sampler::read_slurm_directory;
 use bailiff_snapshot::Gaps;
-use bailiff_snapshot::slurm::{self, JobId, JobRecord};
+use bailiff_snapshot::slurm::{JobId, JobRecord, ManagedGpus};
 use serde::Serialize;
+
+use super::programs::is_slurms;
 
 /// Time after a prolog in which its job may not yet have a step.
 const NEW: Duration = Duration::from_mins(1);
@@ -36,6 +38,15 @@ pub(super) fn write(path: &Path, content: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut file, content)?;
     file.write_all(b"\n")?;
     fs::rename(&part, path)
+}
+
+/// Saves the GPUs of gres.conf for the exporter, unless that was done before.
+pub(super) fn save_managed(state_dir: &Path, minors: &[u32]) -> io::Result<()> {
+    let path = state_dir.join("gres.json");
+    let Some(boot_id) = Proc::own().ok().and_then(|proc| proc.boot_id()) else { return Ok(()) };
+    let managed = ManagedGpus { boot_id, minors: minors.to_vec() };
+    let saved = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    if saved.as_ref() == Some(&managed) { Ok(()) } else { write(&path, &managed) }
 }
 
 /// Counts a result of a hook: the size of the file is the count, so that hooks can count at the same time.
@@ -83,18 +94,12 @@ fn step_titles() -> io::Result<Vec<String>> {
     let proc = Proc::own()?;
     let step = |process: &Process| {
         // A user can give another name and title to a program of root, such as su, but not another file.
-        let is_step = process.owner().ok()? == 0 && is_slurmstepd(&process.exe().ok()?);
+        let is_step = process.owner().ok()? == 0 && is_slurms(&process.exe().ok()?, "slurmstepd");
         is_step.then(|| process.cmdline().ok()).flatten()
     };
     let read = proc.each(proc.pids()?, None, move |proc, pid| Ok(step(&proc.process(pid)?)))?;
     let titles = read.into_iter().filter_map(|(_, title)| title.ok().flatten());
     Ok(titles.map(|title| String::from_utf8_lossy(&title).into_owned()).collect())
-}
-
-/// Returns whether this is the path of slurmstepd, or was before an upgrade replaced the file.
-fn is_slurmstepd(exe: &str) -> bool {
-    let name = exe.strip_suffix(" (deleted)").unwrap_or(exe).rsplit('/').next();
-    name.is_some_and(slurm::is_slurmstepd)
 }
 
 /// Opens the lock of a hook; `None` if another run has it. The lock is held while the file is open.

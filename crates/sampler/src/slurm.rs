@@ -11,6 +11,7 @@ use bailiff_snapshot::slurm::{HookRuns, JobRecord, SlurmSample};
 use bailiff_snapshot::{Fault, Gap, Gaps};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
+use serde::de::DeserializeOwned;
 
 /// Maximum number of jobs on a node.
 const MOST_JOBS: usize = 1024;
@@ -29,7 +30,7 @@ pub fn read(directory: &Path, gaps: &mut Gaps) -> Result<Option<SlurmSample>, Fa
         if path.extension().is_none_or(|extension| extension != "json") {
             continue;
         }
-        match record(&path) {
+        match record(&path).map(|record| record.filter(|record| is_named_after(&path, record))) {
             _ if sample.jobs.len() >= MOST_JOBS => gaps.count(Gap::Slurm),
             Ok(Some(record)) => sample.jobs.push(record),
             // The job has ended meanwhile.
@@ -44,6 +45,14 @@ pub fn read(directory: &Path, gaps: &mut Gaps) -> Result<Option<SlurmSample>, Fa
             sample.runs.push(HookRuns { hook, result, count: about.len() });
         }
     }
+    sample.managed = match record(&directory.join("gres.json")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Ok(Some(managed)) => Some(managed),
+        Ok(None) | Err(_) => {
+            gaps.count(Gap::Slurm);
+            None
+        }
+    };
     sample.jobs.sort_by(|one, other| one.job.cmp(&other.job));
     sample.runs.sort();
     Ok(Some(sample))
@@ -70,8 +79,8 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// Reads a record; `None` if it is not a regular file of root with a record of the job that its name states.
-fn record(path: &Path) -> io::Result<Option<JobRecord>> {
+/// Reads JSON; `None` if it is not a regular file of root with such content.
+fn record<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -81,8 +90,11 @@ fn record(path: &Path) -> io::Result<Option<JobRecord>> {
     }
     let mut text = Vec::new();
     file.take(MOST_BYTES).read_to_end(&mut text)?;
-    let record: Option<JobRecord> = serde_json::from_slice(&text).ok();
-    Ok(record.filter(|record| path.file_stem().is_some_and(|name| name == record.job.as_ref())))
+    Ok(serde_json::from_slice(&text).ok())
+}
+
+fn is_named_after(path: &Path, record: &JobRecord) -> bool {
+    path.file_stem().is_some_and(|name| name == record.job.as_ref())
 }
 
 #[cfg(test)]
@@ -109,7 +121,10 @@ mod tests {
         symlink(jobs.join("7.json"), jobs.join("6.json")).unwrap();
         let sample = read(home.path(), &mut gaps).unwrap().unwrap();
         let found: Vec<&str> = sample.jobs.iter().map(|record| record.job.as_ref()).collect();
-        assert_eq!((found, gaps.of(Gap::Slurm)), (vec!["7"], 3));
+        assert_eq!((found, sample.managed, gaps.of(Gap::Slurm)), (vec!["7"], None, 3));
+        fs::write(home.path().join("gres.json"), r#"{"boot_id": "b", "minors": [3, 1]}"#).unwrap();
+        let managed = read(home.path(), &mut gaps).unwrap().unwrap().managed;
+        assert_eq!(managed.map(|managed| managed.minors), Some(vec![3, 1]));
     }
 
     #[test]

@@ -82,15 +82,9 @@ impl JobRecord {
         self.job.as_ref() == id || self.sluid.as_ref().is_some_and(|sluid| sluid.as_ref() == id)
     }
 
-    /// Returns whether a place is in the job's cgroup. If several slurmd run on a host, the cgroups of each have its name
-    /// of the node, and ids of jobs of different clusters may be the same.
+    /// Returns whether a place is in the job's cgroup.
     pub fn contains(&self, place: &Place) -> bool {
-        let of_node = |part: &str| {
-            let named = part.strip_prefix("slurm_").or_else(|| part.strip_suffix("_slurmstepd.scope"));
-            named.is_none_or(|node| node == self.node)
-        };
-        let named = place.slurm_job.as_deref().is_some_and(|id| self.is_named(id));
-        named && place.boundary.iter().all(|path| path.split('/').all(of_node))
+        place.slurm_job.as_deref().is_some_and(|id| self.is_named(id)) && is_of_node(place, &self.node)
     }
 
     /// Returns whether a process at this place belongs to the job. Outside cgroups of jobs, a process of the job's owner may
@@ -111,6 +105,16 @@ impl JobRecord {
     }
 }
 
+/// Returns whether the job's cgroup at this place is of this node. If several slurmd run on a host, the cgroups of each
+/// have its name of the node, and ids of jobs of different clusters may be the same.
+pub fn is_of_node(place: &Place, node: &str) -> bool {
+    let of_node = |part: &str| {
+        let named = part.strip_prefix("slurm_").or_else(|| part.strip_suffix("_slurmstepd.scope"));
+        named.is_none_or(|named| named == node)
+    };
+    place.boundary.iter().all(|path| path.split('/').all(of_node))
+}
+
 /// A GPU in a [`JobRecord`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocatedGpu {
@@ -122,6 +126,15 @@ pub struct AllocatedGpu {
     pub uuid: Option<String>,
 }
 
+/// GPUs that Slurm manages on the node, as a hook saved them: `/run/bailiff/slurm/gres.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagedGpus {
+    /// Boot in which the hook ran.
+    pub boot_id: String,
+    /// Minor number of each GPU, in the order of `gres.conf`.
+    pub minors: Vec<u32>,
+}
+
 /// What the hooks left in their directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlurmSample {
@@ -129,6 +142,8 @@ pub struct SlurmSample {
     pub jobs: Vec<JobRecord>,
     /// Number of runs of the hooks.
     pub runs: Vec<HookRuns>,
+    /// GPUs in `gres.conf`, also of an earlier boot; `None` if they are unknown.
+    pub managed: Option<ManagedGpus>,
 }
 
 /// Number of runs of a hook with one result.
@@ -150,7 +165,7 @@ pub struct SlurmNode {
     pub jobs: Vec<JobRecord>,
     /// Each allocated GPU of each job.
     pub allocations: Vec<Allocation>,
-    /// Memory that jobs hold on GPUs that they were not given.
+    /// Memory that jobs hold on GPUs that they were not given, and processes outside Slurm on its GPUs.
     pub unallocated: Vec<Unallocated>,
     /// Number of runs of the hooks.
     pub runs: Vec<HookRuns>,
@@ -194,11 +209,12 @@ pub struct Allocation {
     pub complete: bool,
 }
 
-/// Memory that a job holds on a GPU that it was not given.
+/// Memory that a job holds on a GPU that it was not given, or that processes outside Slurm hold on a GPU of Slurm.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unallocated {
-    /// Job id.
-    pub job: JobId,
+    /// Job id; `None` for processes outside Slurm.
+    pub job: Option<JobId>,
     /// The driver's index of the GPU.
     pub gpu: String,
     /// UUID of the GPU.

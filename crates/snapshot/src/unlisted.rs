@@ -17,6 +17,10 @@ const SERVICES: [&str; 8] = [
     "nvidia-persiste",
     "nvidia-powerd",
 ];
+/// Display servers and MPS, by `comm`.
+const SYSTEM: [&str; 6] = ["Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", MPS];
+/// The control daemon and the server of MPS, by `comm`.
+pub const MPS: &str = "nvidia-cuda-mps";
 
 /// Returns the unlisted processes of a GPU; `None` if unknown. For a GPU in MIG mode, its instances list the
 /// processes and share its device file.
@@ -50,5 +54,15 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceP
 
 /// Returns whether a process is a driver service or GPU monitor. A regular user's process is none, whatever its name.
 pub fn is_service(process: &DeviceProcess) -> bool {
-    SERVICES.contains(&process.comm.as_str()) && process.uid.is_some_and(|uid| uid < FIRST_USER)
+    SERVICES.contains(&process.comm.as_str()) && is_run_by_system(process.uid)
+}
+
+/// Returns whether a process with this name and user is a display server or MPS of the system.
+pub fn is_system(comm: &str, uid: Option<u32>) -> bool {
+    SYSTEM.contains(&comm) && is_run_by_system(uid)
+}
+
+/// Returns whether this is root or a system user.
+pub fn is_run_by_system(uid: Option<u32>) -> bool {
+    uid.is_some_and(|uid| uid < FIRST_USER)
 }

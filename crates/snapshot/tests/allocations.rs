@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use bailiff_snapshot::slurm::{AllocatedGpu, JobRecord};
+use bailiff_snapshot::slurm::{AllocatedGpu, JobRecord, ManagedGpus};
 use bailiff_snapshot::{
-    Allocation, AllocationState, BootId, Entry, GpuSample, Place, ProcessKey, Sample, SlurmSample, State,
+    Allocation, AllocationState, BootId, Entry, Fault, GpuSample, Place, ProcessKey, Sample, SlurmSample,
+    Source, SourceState, State,
 };
 use snapshot_fixtures::sample::{self as fixtures, entry, found, gpu, reading, used, walk};
 
@@ -35,7 +36,7 @@ fn process(job: Option<&str>, state: State) -> bailiff_snapshot::Facts {
 
 /// Sample `n`, ten seconds after the one before, of one GPU with job 7.
 fn sample(n: u64, gpu: GpuSample, process: Option<bailiff_snapshot::Facts>) -> Sample {
-    let slurm = Some(SlurmSample { jobs: vec![record()], runs: Vec::new() });
+    let slurm = Some(SlurmSample { jobs: vec![record()], ..SlurmSample::default() });
     let processes = process.map(found);
     Sample { slurm, ..fixtures::sample((n, Duration::from_secs(SECONDS)), vec![gpu], processes) }
 }
@@ -47,6 +48,11 @@ fn gpu_with(n: u64, sm: u32, entries: Vec<Entry>) -> GpuSample {
 
 fn empty(n: u64) -> Sample {
     sample(n, gpu_with(n, 0, vec![]), None)
+}
+
+/// The sample before the prolog, which read the records.
+fn before() -> Sample {
+    Sample { slurm: Some(SlurmSample::default()), ..empty(0) }
 }
 
 fn holds(n: u64, sm: u32, process: bailiff_snapshot::Facts) -> Sample {
@@ -66,25 +72,38 @@ fn state(samples: Vec<Sample>) -> (AllocationState, Option<u64>) {
 
 #[test]
 fn gpu_is_never_used_only_if_every_sample_since_the_prolog_shows_it() {
-    assert_eq!(state(vec![empty(1), empty(2), empty(3)]), (AllocationState::NeverUsed, Some(20)));
-    assert_eq!(
-        state(vec![empty(9), empty(10)]),
-        (AllocationState::Unknown, None),
-        "the exporter started later"
-    );
-    assert_eq!(state(vec![empty(1), empty(2), empty(6)]), (AllocationState::Unknown, None), "missed samples");
-    let unlisted = GpuSample { entries: None, ..gpu_with(2, 0, vec![]) };
-    assert_eq!(
-        state(vec![empty(1), sample(2, unlisted, None), empty(3)]),
-        (AllocationState::Unknown, None),
-        "a sample without a list"
-    );
+    let never = (AllocationState::NeverUsed, Some(20));
+    assert_eq!(state(vec![before(), empty(1), empty(2), empty(3)]), never);
+    let no_directory = |sources: &[(Source, SourceState)]| Sample {
+        slurm: None,
+        sources: sources.iter().copied().collect(),
+        ..empty(0)
+    };
+    let up = SourceState::up(Duration::ZERO);
+    let first = vec![no_directory(&[(Source::Proc, up)]), empty(1), empty(2), empty(3)];
+    assert_eq!(state(first), never, "before the first run of a hook");
+    let unlisted = || GpuSample { entries: None, ..gpu_with(2, 0, vec![]) };
+    let down = SourceState::down(Fault::Error);
+    for (samples, why) in [
+        (vec![empty(9), empty(10)], "the exporter started later"),
+        (vec![empty(1), empty(2)], "the exporter was restarted after the prolog"),
+        (vec![no_directory(&[]), empty(1), empty(2)], "a sample that read nothing"),
+        (
+            vec![no_directory(&[(Source::Proc, up), (Source::Slurm, down)]), empty(1), empty(2)],
+            "a sample that could not read the records",
+        ),
+        (vec![before(), empty(4), empty(5)], "missed samples before the first"),
+        (vec![before(), empty(1), empty(2), empty(6)], "missed samples"),
+        (vec![before(), empty(1), sample(2, unlisted(), None), empty(3)], "a sample without a list"),
+    ] {
+        assert_eq!(state(samples), (AllocationState::Unknown, None), "{why}");
+    }
 }
 
 #[test]
 fn gpu_is_idle_after_use_and_its_time_starts_then() {
     let job = || process(Some("7"), State::Sleeping);
-    let busy = || vec![empty(1), holds(2, 50, job()), holds(3, 50, job())];
+    let busy = || vec![before(), empty(1), holds(2, 50, job()), holds(3, 50, job())];
     assert_eq!(state(busy()), (AllocationState::InUse, None));
     assert_eq!(state([busy(), vec![empty(4)]].concat()), (AllocationState::Idle, Some(0)));
     assert_eq!(state([busy(), vec![empty(4), empty(5)]].concat()), (AllocationState::Idle, Some(10)));
@@ -97,10 +116,10 @@ fn gpu_is_idle_after_use_and_its_time_starts_then() {
 #[test]
 fn only_processes_in_the_jobs_cgroup_count() {
     let other = |n| holds(n, 50, process(Some("8"), State::Sleeping));
-    assert_eq!(state(vec![empty(1), other(2), other(3)]), (AllocationState::NeverUsed, Some(20)));
+    assert_eq!(state(vec![before(), empty(1), other(2), other(3)]), (AllocationState::NeverUsed, Some(20)));
     let owners = |n| holds(n, 50, process(None, State::Sleeping));
     assert_eq!(
-        state(vec![empty(1), owners(2), owners(3)]),
+        state(vec![before(), empty(1), owners(2), owners(3)]),
         (AllocationState::Unknown, None),
         "a process of the owner outside cgroups of jobs may belong to the job"
     );
@@ -118,7 +137,7 @@ fn only_processes_in_the_jobs_cgroup_count() {
         (of(0, &Place::default()), AllocationState::NeverUsed, "a display server"),
     ];
     for (facts, expected, what) in cases {
-        let found = state(vec![empty(1), holds(2, 50, facts.clone()), holds(3, 50, facts)]);
+        let found = state(vec![before(), empty(1), holds(2, 50, facts.clone()), holds(3, 50, facts)]);
         assert_eq!(found.0, expected, "{what}");
     }
 }
@@ -139,4 +158,56 @@ fn memory_on_a_gpu_that_the_job_was_not_given_is_reported() {
     let found: Vec<(&str, u64)> =
         slurm.unallocated.iter().map(|held| (held.gpu.as_str(), held.bytes)).collect();
     assert_eq!(found, [("1", 1 << 30)]);
+}
+
+#[test]
+fn memory_of_processes_outside_slurm_on_its_gpus_is_reported() {
+    let of = |uid, place: Place| bailiff_snapshot::Facts {
+        uid: Some(uid),
+        place,
+        ..process(None, State::Sleeping)
+    };
+    let in_unit = |unit: &str| Place { unit: Some(unit.into()), ..Place::default() };
+    let bob = || of(1001, Place::default());
+    let display = bailiff_snapshot::Facts { comm: "Xorg".into(), ..of(0, Place::default()) };
+    let held = Some(1 << 30);
+    // Job 7 of uid 1000 has the GPU with minor number 0.
+    let cases = [
+        (0, bob(), vec![0, 1], held, "a user without a job"),
+        (1, bob(), vec![0, 1], held, "a user on a GPU without a job"),
+        (1, of(1000, Place::default()), vec![0, 1], held, "the job's owner on a GPU without a job"),
+        (0, of(1000, Place::default()), vec![0, 1], None, "the job's owner on its GPU: it may be the job"),
+        (0, process(Some("8"), State::Sleeping), vec![0, 1], None, "a process of a job without a record"),
+        (
+            0,
+            of(1001, in_unit("slurmd.service")),
+            vec![0, 1],
+            None,
+            "jobs without cgroups run in that of slurmd",
+        ),
+        (0, of(1001, in_unit("ssh.service")), vec![0, 1], held, "another service"),
+        (0, display, vec![0, 1], None, "a display server"),
+        (1, bob(), vec![0], None, "a GPU that Slurm does not manage"),
+    ];
+    for (index, facts, minors, expected, what) in cases {
+        let numbered = |number: u32, uuid| {
+            let held = if number == index { vec![entry(PID, Some(1 << 30))] } else { vec![] };
+            let mut gpu = gpu((number, uuid), held);
+            gpu.about.minor = Some(number);
+            gpu
+        };
+        let mut sample = sample(1, numbered(0, "GPU-1"), Some(facts));
+        sample.gpus.push(numbered(1, "GPU-2"));
+        let managed = |boot: &str| Some(ManagedGpus { boot_id: boot.into(), minors: minors.clone() });
+        let with = |managed| {
+            let mut sample = sample.clone();
+            sample.slurm.as_mut().expect("it has records").managed = managed;
+            walk([sample]).slurm.expect("the hooks have run").unallocated
+        };
+        let found = with(managed("boot"));
+        assert_eq!(found.iter().map(|row| row.bytes).next(), expected, "{what}");
+        assert!(found.iter().all(|row| row.job.is_none() && row.gpu == index.to_string()), "{what}");
+        assert_eq!(with(managed("another")), [], "the GPUs of another boot are not known");
+        assert_eq!(with(None), []);
+    }
 }

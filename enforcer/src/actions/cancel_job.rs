@@ -8,12 +8,13 @@ use bailiff_engine::job::{self, Cancellable, Job};
 use bailiff_engine::policy::{JobComment, JobNodes};
 use bailiff_engine::process::ProcessInfo;
 use bailiff_engine::verdict::Outcome;
-use bailiff_proc::{LATE, Pidfd};
+use bailiff_proc::{LATE, Pidfd, Proc};
 use bailiff_snapshot::slurm::JobId;
 
 use super::ActionResult;
 use super::context::{ActionContext, done};
 use super::group::Group;
+use super::job_record;
 use super::memory::Memory;
 use super::slurm::{Programs, Sent};
 use super::terminate::released;
@@ -24,6 +25,8 @@ use crate::process_table::ProcessTableError;
 const MARGIN: u32 = 3;
 /// Interval of queries about a job whose processes have exited, or whose cancellation is not known to be accepted.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Owner of the records.
+const ROOT: u32 = 0;
 
 /// A cancellation in progress.
 struct Cancellation<'a> {
@@ -37,31 +40,52 @@ struct Cancellation<'a> {
 }
 
 pub(super) fn cancel(context: &ActionContext<'_>, nodes: JobNodes) -> Result<ActionResult, Refusal> {
-    let group = context.gather()?;
+    let group = context.gather().map_err(at("check of processes"))?;
+    check_record(context).map_err(at("check of the record"))?;
     let slurm = &*context.request.slurm;
     let node = slurm.node.clone().unwrap_or_else(|| short(&context.settings.node).to_owned());
-    let job = match &context.request.subject.job {
-        Some(record) if record.node != node => {
-            let why = format!("changed: the record of the job names node {}, not {node}", record.node);
-            return Err(Refusal { outcome: Outcome::IdentityChanged, why });
-        }
-        Some(record) => Job::of_record(record, clock::now()),
-        None => Job { id: job_of(&group)?, uid: group.owner, node, began: began(&group) },
-    };
-    exempt_elsewhere(&group, &job.id)?;
+    let job = job(&group, node).map_err(at("check of the job"))?;
+    exempt_elsewhere(&group, &job.id).map_err(at("check of processes"))?;
     let programs = Programs { slurm, permissions: context.settings.permissions };
     let before = context.inbox.view().map(|view| Memory::of(&view.snapshot));
     let mut cancellation = Cancellation { context, programs, group, nodes, job, before };
-    let found = cancellation.decide()?;
+    let found = cancellation.decide().map_err(at("query"))?;
+    let name = format!("job {} ({})", found.name, found.state);
     // The query may have taken a while.
-    cancellation.group.renew_after_a_while()?;
+    cancellation.group.renew_after_a_while().map_err(at(&format!("{name}: check of processes")))?;
     let mut sent = false;
     let mut result = context.carry_out(|_| cancellation.run(&found, &mut sent));
     if result.outcome == Outcome::DryRun {
-        result.detail = format!("dry run: would cancel job {} ({})", found.name, found.state);
+        result.detail = format!("dry run: would cancel {name}");
+    } else if !result.acted {
+        result.detail = format!("{name}: confirmation: {}", result.detail);
     }
     result.acted = sent;
     Ok(result)
+}
+
+/// Adds the stage of the action to the reason of a refusal.
+fn at(stage: &str) -> impl FnOnce(Refusal) -> Refusal {
+    move |refusal| Refusal { why: format!("{stage}: {}", refusal.why), ..refusal }
+}
+
+/// Compares root's record of the job with the record in the snapshot. A workload has none.
+fn check_record(context: &ActionContext<'_>) -> Result<(), Refusal> {
+    let Some(record) = &context.request.subject.job else { return Ok(()) };
+    let boot_id = Proc::open(&context.settings.procfs).ok().and_then(|proc| proc.boot_id());
+    job_record::check(&context.settings.slurm, boot_id.as_deref(), record, ROOT)
+}
+
+/// Returns the job of a record or of a workload, on this node.
+fn job(group: &Group<'_>, node: String) -> Result<Job, Refusal> {
+    match &group.request.subject.job {
+        Some(record) if record.node != node => {
+            let why = format!("changed: the record of the job names node {}, not {node}", record.node);
+            Err(Refusal { outcome: Outcome::IdentityChanged, why })
+        }
+        Some(record) => Ok(Job::of_record(record, clock::now())),
+        None => Ok(Job { id: job_of(group)?, uid: group.owner, node, began: began(group) }),
+    }
 }
 
 /// Returns a host name up to the first dot.
@@ -129,11 +153,11 @@ impl Cancellation<'_> {
         if let Err(why) = self.comment(found) {
             self.group.notes.push(format!("AdminComment was not set: {why}"));
         }
-        let result = self.cancel(found, sent).unwrap_or_else(ActionResult::from);
-        let detail = match result.detail.as_str() {
-            "" => format!("job {}", found.name),
-            why => format!("job {}: {why}", found.name),
+        let (name, result) = match self.cancel(found, sent) {
+            Ok(result) => (format!("job {}", found.name), result),
+            Err(refusal) => (format!("job {} ({})", found.name, found.state), refusal.into()),
         };
+        let detail = if result.detail.is_empty() { name } else { format!("{name}: {}", result.detail) };
         let notes = done(result.outcome, "", self.group).after.notes;
         let mut result = ActionResult { detail, ..result };
         result.after.notes.extend(notes);
@@ -150,22 +174,26 @@ impl Cancellation<'_> {
     }
 
     fn cancel(&mut self, found: &Cancellable, sent: &mut bool) -> Result<ActionResult, Refusal> {
+        let patience = self.programs.patience() + self.context.settings.verify * MARGIN;
         // The job may have changed while the action was recorded and the comment was set.
-        let again = self.decide()?;
+        let again = self.decide().map_err(at("second query"))?;
         if again != *found {
             return Err(Refusal {
                 outcome: Outcome::IdentityChanged,
-                why: format!("changed: Slurm names the job {} ({}) now", again.name, again.state),
+                why: format!(
+                    "second query: changed: Slurm names the job {} ({}) now",
+                    again.name, again.state
+                ),
             });
         }
-        self.group.renew_after_a_while()?;
+        self.group.renew_after_a_while().map_err(at("second check of processes"))?;
         // A Slurm job may have no process.
         if self.context.request.subject.job.is_none() && self.group.all_ended() {
             return Err(Refusal { outcome: Outcome::Gone, why: "all processes have exited".to_owned() });
         }
-        let patience = self.programs.patience() + self.context.settings.verify * MARGIN;
-        self.context.confirm()?;
-        let answer = self.programs.scancel(&found.name)?;
+        check_record(self.context).map_err(at("second check of the record"))?;
+        self.context.confirm().map_err(at("second confirmation"))?;
+        let answer = self.programs.scancel(&found.name).map_err(at("request"))?;
         *sent = true;
         match answer {
             Sent::Accepted => Ok(self.verify(patience, None)),

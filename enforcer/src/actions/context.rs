@@ -49,6 +49,8 @@ pub struct ExecutorSettings {
     pub permissions: FilePermissions,
     /// Name of the node, passed to programs.
     pub node: String,
+    /// Directory in which Slurm's hooks save the GPUs of jobs.
+    pub slurm: PathBuf,
 }
 
 impl Default for ExecutorSettings {
@@ -62,6 +64,7 @@ impl Default for ExecutorSettings {
             program: Duration::from_secs(30),
             permissions: FilePermissions::Strict,
             node: String::new(),
+            slurm: "/run/bailiff/slurm".into(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod executor;
 mod freezer;
 mod group;
 mod inbox;
+mod job_record;
 mod memory;
 mod mps;
 pub mod notices;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bailiff_exposition::{Labels, PRESENT, Writer};
+use bailiff_snapshot::slurm::JobId;
 use bailiff_snapshot::{Allocation, Snapshot};
 
 use crate::metrics;
@@ -10,19 +11,20 @@ use crate::metrics;
 /// Writes all metrics of Slurm; nothing if its hooks have not run.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let Some(slurm) = &snapshot.slurm else { return };
-    let label = |job: &str, gpu: &str, uuid: Option<&str>| {
-        Labels::default().with("slurm_job", job).with("gpu", gpu).maybe("gpu_uuid", uuid)
+    let label = |job: Option<&JobId>, gpu: &str, uuid: Option<&str>| {
+        let job = job.map(AsRef::as_ref);
+        Labels::default().maybe("slurm_job", job).with("gpu", gpu).maybe("gpu_uuid", uuid)
     };
     for allocation in &slurm.allocations {
         let Allocation { job, gpu, gpu_uuid, state, .. } = allocation;
         let uid = allocation.uid.to_string();
         let user = allocation.user.as_deref().unwrap_or(&uid);
-        let labels = label(job.as_ref(), gpu, gpu_uuid.as_deref()).with("uid", &uid).with("user", user);
+        let labels = label(Some(job), gpu, gpu_uuid.as_deref()).with("uid", &uid).with("user", user);
         page.put(&metrics::SLURM_ALLOCATION, &labels.with("state", state.name()), PRESENT);
     }
     for allocation in &slurm.allocations {
         if let Some(unused) = allocation.unused_ms {
-            let labels = label(allocation.job.as_ref(), &allocation.gpu, allocation.gpu_uuid.as_deref());
+            let labels = label(Some(&allocation.job), &allocation.gpu, allocation.gpu_uuid.as_deref());
             page.put(&metrics::SLURM_UNUSED, &labels, Duration::from_millis(unused).as_secs_f64());
         }
     }

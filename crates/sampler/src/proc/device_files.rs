@@ -24,14 +24,15 @@ const FIRST_OTHER: u32 = 254;
 /// Maximum number of ancestors examined.
 const MOST_ANCESTORS: usize = 16;
 
-/// Returns the processes with open device files, as far as permissions and `patience` allow; `None` if
-/// `/proc` is not readable.
-pub fn device_processes(procfs: &Path, patience: Duration) -> Option<DeviceProcesses> {
+/// Returns the processes with open device files, as far as permissions and `patience` allow, and the pids of those that
+/// were not read; `None` if `/proc` is not readable.
+pub fn device_processes(procfs: &Path, patience: Duration) -> Option<(DeviceProcesses, Vec<u32>)> {
     let proc = Proc::open(procfs).ok()?;
     let mut search = Search::begin(&proc, now()).ok()?;
     let until = Instant::now() + patience;
     while !search.go_on(&proc, until) && Instant::now() < until {}
-    Some(search.end())
+    let unread = search.unread().collect();
+    Some((search.end(), unread))
 }
 
 /// Removes processes that no longer run.
@@ -55,6 +56,8 @@ pub(crate) struct Search {
     later: Vec<u32>,
     /// Time that the processes of each uid took.
     spent: BTreeMap<u32, Duration>,
+    /// Pids that could not be read.
+    failed: Vec<u32>,
     found: DeviceProcesses,
     known_by: KnownBy,
 }
@@ -79,6 +82,7 @@ impl Search {
             due,
             later: Vec::new(),
             spent: BTreeMap::new(),
+            failed: Vec::new(),
             found: DeviceProcesses { boot_ms: millis(at.boot), processes: Vec::new(), unreadable: 0 },
         })
     }
@@ -109,7 +113,7 @@ impl Search {
                 Ok(found) => self.found.processes.extend(found.filter(|found| !is_ours(proc, found))),
                 Err(ReadError::Gone) => {}
                 Err(LATE) if is_late && !is_first => self.due.push(pid),
-                Err(_) => self.found.unreadable += 1,
+                Err(_) => self.failed.push(pid),
             }
             is_first = false;
             if is_late {
@@ -124,9 +128,14 @@ impl Search {
         self.due.is_empty()
     }
 
+    /// Returns the pids that could not be read, or were not scanned yet.
+    fn unread(&self) -> impl Iterator<Item = u32> {
+        self.failed.iter().chain(&self.due).chain(&self.later).copied()
+    }
+
     /// Returns the result. Processes not yet scanned count as unreadable.
     pub(crate) fn end(mut self) -> DeviceProcesses {
-        self.found.unreadable += (self.due.len() + self.later.len()) as u64;
+        self.found.unreadable = self.unread().count() as u64;
         self.found
     }
 }
@@ -263,7 +272,7 @@ mod tests {
             fs::create_dir_all(home.path().join(format!("{pid}/task/{pid}"))).unwrap();
             open(home.path(), &format!("{pid}/task/{}/fd", pid + 1), &["/dev/nvidia0", "/dev/nvidiactl"]);
         }
-        let found = device_processes(home.path(), Duration::from_mins(1)).unwrap();
+        let found = device_processes(home.path(), Duration::from_mins(1)).unwrap().0;
         assert_eq!((pids(&found), found.unreadable), (vec![60], 0));
     }
 
@@ -315,7 +324,7 @@ mod tests {
                 format!("Name:\tx\nState:\tS\nPid:\t{pid}\nPPid:\t{parent}\nThreads:\t1\nNSsid:\t7\n");
             fs::write(home.path().join(format!("{pid}/status")), status).unwrap();
         }
-        assert_eq!(pids(&device_processes(home.path(), Duration::from_mins(1)).unwrap()), [40]);
+        assert_eq!(pids(&device_processes(home.path(), Duration::from_mins(1)).unwrap().0), [40]);
     }
 
     #[test]
@@ -325,7 +334,7 @@ mod tests {
         open(home.path(), "40/fd", &["/dev/nvidia0"]);
         let found = |line: &str| {
             fs::write(home.path().join("40/cmdline"), line).unwrap();
-            pids(&device_processes(home.path(), Duration::from_mins(1)).unwrap())
+            pids(&device_processes(home.path(), Duration::from_mins(1)).unwrap().0)
         };
         // The owner of these files, and thus of the process, is root.
         assert_eq!(found("/proc/self/exe\0sampling-worker\0{}\0"), [0; 0]);
@@ -339,7 +348,7 @@ mod tests {
             process(home.path(), pid, ('S', 1));
             open(home.path(), &format!("{pid}/fd"), &["/dev/nvidia1"]);
         }
-        let mut found = device_processes(home.path(), Duration::from_mins(1)).unwrap();
+        let mut found = device_processes(home.path(), Duration::from_mins(1)).unwrap().0;
         assert_eq!(pids(&found), [40, 50, 60]);
         fs::remove_dir_all(home.path().join("40")).unwrap();
         let line = "50 (y) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 999";

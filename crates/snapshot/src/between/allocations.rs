@@ -1,11 +1,12 @@
-//! Finds out whether jobs use the GPUs that Slurm has allocated to them.
+//! Finds out whether jobs use the GPUs that Slurm has allocated to them, and who uses GPUs without an allocation.
 
 use std::time::Duration;
 
 use crate::slurm::{
     AllocatedGpu, Allocation, AllocationState, JobRecord, SlurmNode, SlurmSample, Unallocated,
 };
-use crate::{Gpu, Holder, ProcessId, Snapshot, Truth};
+use crate::unlisted::is_system;
+use crate::{Gpu, Holder, ProcessId, Snapshot, Source, Truth};
 
 /// Utilization in percent up to which a process counts as idle.
 const IDLE_UP_TO: u32 = 1;
@@ -21,6 +22,9 @@ pub(crate) fn join(sample: SlurmSample, now: &Snapshot, previous: Option<&Snapsh
         node.unallocated.extend(join.unallocated(record));
         node.jobs.push(record.clone());
     }
+    let managed = sample.managed.filter(|managed| Some(&managed.boot_id) == boot);
+    let minors = managed.map(|managed| managed.minors).unwrap_or_default();
+    node.unallocated.extend(join.outside_slurm(&minors, &node.jobs));
     node
 }
 
@@ -49,11 +53,8 @@ impl Join<'_> {
         let is_known = matches!(processes, Processes::Known(_));
         // A longer window means that samples were missed.
         let no_gap = window <= self.now.interval * 2 + self.now.took;
-        let complete = is_known
-            && match before {
-                Some(before) => before.complete && no_gap,
-                None => since_prolog <= self.now.interval * 2 + self.now.took,
-            };
+        let complete =
+            is_known && no_gap && before.map_or_else(|| self.is_new(record), |before| before.complete);
         let has_processes = matches!(&processes, Processes::Known(known) if !known.is_empty());
         let used = before.is_some_and(|before| before.used) || has_processes;
         let state = self.state(&processes, used, complete);
@@ -76,6 +77,19 @@ impl Join<'_> {
             used,
             complete,
         })
+    }
+
+    /// Returns whether the previous sample shows that the job had not started yet: it read the records, and there was none
+    /// of this run.
+    fn is_new(&self, record: &JobRecord) -> bool {
+        let Some(previous) = self.previous else { return false };
+        let is_same = |other: &JobRecord| (&other.job, other.boot_ms) == (&record.job, record.boot_ms);
+        let Some(slurm) = &previous.slurm else {
+            // Before the first run of a hook, there is no directory.
+            let state = |source: Source| previous.sources.get(&source).map(|state| state.fault);
+            return state(Source::Proc) == Some(None) && state(Source::Slurm).is_none();
+        };
+        !slurm.jobs.iter().any(is_same)
     }
 
     fn before(&self, record: &JobRecord, gpu: &Gpu) -> Option<&Allocation> {
@@ -131,10 +145,50 @@ impl Join<'_> {
             (!bytes.is_empty()).then(|| bytes.iter().sum())
         };
         let row = |gpu: &Gpu| {
-            let (job, gpu_uuid) = (record.job.clone(), gpu.about.id.as_ref().map(|id| id.0.clone()));
+            let (job, gpu_uuid) = (Some(record.job.clone()), gpu.about.id.as_ref().map(|id| id.0.clone()));
             Some(Unallocated { job, gpu: gpu.about.index.clone(), gpu_uuid, bytes: held(gpu)? })
         };
         outside.filter_map(row).collect()
+    }
+
+    /// Returns the memory that processes outside Slurm hold on the GPUs with these minor numbers.
+    fn outside_slurm(&self, minors: &[u32], jobs: &[JobRecord]) -> Vec<Unallocated> {
+        let managed = |gpu: &&Gpu| {
+            let is_whole = gpu.about.mig.is_none() && !gpu.mig();
+            is_whole && gpu.about.minor.is_some_and(|minor| minors.contains(&minor))
+        };
+        let row = |gpu: &Gpu| {
+            let gpu_uuid = gpu.about.id.as_ref().map(|id| id.0.clone());
+            let bytes = self.held_outside_slurm(gpu, jobs)?;
+            Some(Unallocated { job: None, gpu: gpu.about.index.clone(), gpu_uuid, bytes })
+        };
+        self.now.gpus.iter().filter(managed).filter_map(row).collect()
+    }
+
+    /// Returns the memory of processes outside Slurm; `None` if there are none, or if one may belong to a job.
+    fn held_outside_slurm(&self, gpu: &Gpu, jobs: &[JobRecord]) -> Option<u64> {
+        if !self.now.namespace.attributes() {
+            return None;
+        }
+        let may_use =
+            |record: &&JobRecord| record.gpus.as_ref().is_none_or(|gpus| gpus.iter().any(|own| is(gpu, own)));
+        let jobs: Vec<&JobRecord> = jobs.iter().filter(may_use).collect();
+        let mut bytes = None;
+        for holder in &gpu.holders {
+            let facts = self.now.processes.get(&holder.process)?.facts.as_ref()?;
+            let place = &facts.place;
+            if place.slurm_job.is_some() || place.boundary.is_none() && is_system(&facts.comm, facts.uid) {
+                continue;
+            }
+            // With `proctrack/linuxproc`, jobs run in slurmd's cgroup.
+            let may_be_slurms = place.unit.as_deref() == Some("slurmd.service")
+                || jobs.iter().any(|job| job.owns(place, facts.uid) != Truth::False);
+            if may_be_slurms {
+                return None;
+            }
+            bytes = Some(bytes.unwrap_or(0) + holder.memory?);
+        }
+        bytes
     }
 
     fn is_of(&self, process: ProcessId, record: &JobRecord) -> bool {
