@@ -30,6 +30,16 @@ empty, so that Prometheus does not add the values of the exporter's own pod.
 /// How a 0 is distinguished from an unknown value.
 const ZERO: &str = include_str!("../../crates/snapshot/src/utilization.md");
 
+/// How energy is split.
+const ENERGY: &str = include_str!("../../crates/snapshot/src/energy.md");
+
+const ENERGY_LIMITS: &str = "
+The sum of the parts is exact. The split among users follows the rule above and is not a measurement: equal SM
+utilization does not mean equal power, and the driver reports samples of utilization, not its integral. On A100 and
+H100, the power sensor measures only about a quarter of the time. A process that starts and exits between two samples,
+and of which the driver has no sample, is not detected.
+";
+
 /// Returns the sections about label values, generated from the enums and their comments, so that no value
 /// is missing.
 fn values() -> String {
@@ -43,6 +53,7 @@ fn values() -> String {
             Why::ALL.map(|why| (why.name(), why.about())),
         ),
         format!("\n### How idle is distinguished from unknown\n\n{ZERO}"),
+        format!("\n### How the energy of a GPU is split\n\n{ENERGY}{ENERGY_LIMITS}"),
         table::values(&[&metrics::GPU_STUCK], "kind", stuck),
         table::values(
             &[&metrics::SOURCE_FAULT_INFO, &metrics::GPU_FAULT_INFO],

@@ -60,7 +60,7 @@ impl Gpu<'_> {
         let orphans = self.workers.values().filter(|seen| seen.work == "forked" && seen.parent != program);
         let orphaned = orphans.filter(|seen| !self.workers.contains_key(&seen.parent)).count();
         let mut text = format!(
-            "sampling_period: 20ms\nring: 600\ngpus:\n- memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
+            "sampling_period: 20ms\nring: 600\ngpus:\n- energy_grows: true\n  power: 300W\n  memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
             1024 * orphaned
         );
         self.faulted |= self.workers.values().any(|seen| seen.work == "fault");
@@ -159,6 +159,9 @@ fn verdicts(report: &Value) -> BTreeMap<&str, &str> {
     rows.map(|row| (row["id"].as_str().unwrap(), row["verdict"].as_str().unwrap())).collect()
 }
 
+/// Verdict in docs/hardware.md of a row that was added after that run.
+const NEWER: &str = "not tried: the row is newer than this report";
+
 /// Returns the stable part of a table: each row's id, claim and verdict.
 fn stable(markdown: &str) -> Vec<[&str; 3]> {
     let rows = markdown.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
@@ -178,7 +181,13 @@ fn documented_driver_agrees_in_every_row() {
         let machine = (report["driver"].as_str(), report["gpu"].as_str());
         assert_eq!(machine, (Some("580.95.05"), Some("NVIDIA H200")));
         let page = fs::read_to_string(programs::root().join("docs/hardware.md")).unwrap();
-        assert_eq!(stable(&page), stable(&markdown), "docs/hardware.md has another report");
+        let (page, mut tried) = (stable(&page), stable(&markdown));
+        for row in &mut tried {
+            if page.contains(&[row[0], row[1], NEWER]) {
+                row[2] = NEWER;
+            }
+        }
+        assert_eq!(page, tried, "docs/hardware.md has another report");
     }
 }
 

@@ -6,6 +6,7 @@ mod backtest;
 mod blocked_files;
 mod completions;
 mod doctor;
+mod energy;
 mod enforcer;
 mod enforcer_commands;
 mod exemptions;

@@ -251,6 +251,8 @@ mod tests {
             utilization: None,
             compute_mode: None,
             recovery_action: None,
+            energy_mj: None,
+            energy_parts_mj: None,
             xids: BTreeMap::new(),
             lease: None,
             holders: Some(rows.iter().copied().map(holder).collect()),

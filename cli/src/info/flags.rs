@@ -34,6 +34,11 @@ pub(crate) struct Info {
     /// It includes processes that the driver does not list.
     #[arg(long)]
     pub(crate) who: bool,
+    /// Print the energy of each GPU: of each user, while idle, and not attributed.
+    ///
+    /// The sum of the parts is the observed increase of the driver's counter.
+    #[arg(long, conflicts_with_all = ["since", "who"])]
+    pub(crate) energy: bool,
     /// Maximum number of processes per GPU; the processes with the most memory are shown.
     ///
     /// The other processes are shown as a sum. Default: 10, or fewer if that makes the report fit the terminal.
@@ -109,6 +114,7 @@ const EXAMPLES: &str = "Examples:
   bailiff info                               show GPUs and their processes
   bailiff info --full                        print the long report, with the memory of each user
   bailiff info --gpu 3 --who                 include processes that the driver does not list
+  bailiff info --energy                      print the energy of each user
   bailiff info --tag before                  save the report under that name
   bailiff info --since before                show the changes since that report
   bailiff info --watch                       repeat until Ctrl-C

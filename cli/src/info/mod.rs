@@ -4,6 +4,7 @@ mod collect;
 mod compact;
 mod diff;
 mod diff_text;
+mod energy;
 pub(crate) mod figures;
 pub(crate) mod flags;
 mod lease_state;
@@ -147,6 +148,7 @@ fn render(flags: &Info, before: Option<&InfoReport>, report: &InfoReport) -> Res
     };
     let lines = match before {
         // One row is left for the prompt.
+        None if flags.energy => energy::render(report, &style),
         None if !flags.full && !flags.who => {
             let rows = screen::rows().filter(|_| flags.top.is_none());
             compact::render(report, &style, rows.map(|rows| rows.saturating_sub(1)))

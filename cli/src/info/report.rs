@@ -6,8 +6,8 @@ use std::time::Duration;
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
 use bailiff_snapshot::{
-    ComputeMode, DeviceProcess, DeviceProcesses, Fault, MemoryUnknown, PidNamespace, RecoveryAction, Role,
-    State, Stuck, Why, Word, millis, wire,
+    ComputeMode, DeviceProcess, DeviceProcesses, EnergyParts, Fault, MemoryUnknown, PidNamespace,
+    RecoveryAction, Role, State, Stuck, Why, Word, millis, wire,
 };
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
@@ -78,6 +78,10 @@ pub(crate) struct GpuReport {
     /// Number of Xid errors since the exporter started, by Xid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) xids: BTreeMap<u64, u64>,
+    /// Energy since the driver was loaded, in millijoules.
+    pub(crate) energy_mj: Option<u64>,
+    /// Energy by part, in millijoules, since the exporter, or this command, started.
+    pub(crate) energy_parts_mj: Option<EnergyParts>,
     /// Lease state of the GPU; `None` if it is not in a pool.
     pub(crate) lease: Option<LeaseInfo>,
     /// Holders of the GPU, by descending memory; `None` if the driver did not list them.
@@ -254,6 +258,8 @@ impl GpuReport {
             compute_mode: gpu.compute_mode.clone(),
             recovery_action: gpu.recovery_action.clone(),
             xids: gpu.xids.clone(),
+            energy_mj: gpu.energy_mj,
+            energy_parts_mj: gpu.energy_parts_mj.clone(),
             lease: host.pool.gpu(gpu),
             holders,
             device_processes: None,

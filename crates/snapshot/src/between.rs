@@ -2,6 +2,7 @@
 //! modules that this module calls. The computation neither fails nor waits.
 
 mod allocations;
+mod energy;
 mod lost;
 mod quotas;
 mod still;
@@ -50,6 +51,7 @@ impl Snapshot {
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
         let users = users::totals(previous, &input);
+        let energy = energy::totals(previous, &input);
         let mut relatives = sample.relatives.filter(|_| sample.namespace.attributes());
         Place::share(relatives.iter_mut().flatten().map(|relative| &mut relative.place));
         let evidence =
@@ -74,6 +76,7 @@ impl Snapshot {
             relatives,
             groups: sample.groups,
             users,
+            energy,
             device_processes: sample.device_processes,
             leases,
             quotas,

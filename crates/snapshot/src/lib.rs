@@ -5,6 +5,7 @@
 
 mod between;
 pub mod dmem;
+pub mod energy;
 pub mod freezer;
 pub mod gap;
 pub mod gpu;
@@ -40,6 +41,7 @@ pub mod utilization;
 pub mod wire;
 pub mod workload;
 
+pub use energy::{Energy, EnergyParts};
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};
 pub use health::{ClockEvent, ErrorCounts, Health, MemoryHealth, RecoveryAction, XidClass};

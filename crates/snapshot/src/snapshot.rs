@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::lease::Names;
 use crate::utilization::Window;
 use crate::{
-    About, BootId, DeviceProcesses, Driver, Facts, Fault, Gaps, Holder, Leases, LostGpu, Memory,
-    MemoryUnknown, Moment, Mps, Parts, PidNamespace, Process, ProcessId, Quota, QuotaGpu, Reading, Relative,
-    SlurmNode, Source, SourceState, Stuck, Telemetry, Truth, Unreleased, Why,
+    About, BootId, DeviceProcesses, Driver, Energy, EnergyParts, Facts, Fault, Gaps, GpuId, Holder, Leases,
+    LostGpu, Memory, MemoryUnknown, Moment, Mps, Parts, PidNamespace, Process, ProcessId, Quota, QuotaGpu,
+    Reading, Relative, SlurmNode, Source, SourceState, Stuck, Telemetry, Truth, Unreleased, Why,
 };
 
 /// State of a node in one interval.
@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub groups: BTreeMap<u32, Vec<String>>,
     /// GPU time of each user so far, by name, or by uid if there is no name.
     pub users: BTreeMap<String, UserTotals>,
+    /// Energy of each GPU with a known UUID so far.
+    pub energy: BTreeMap<GpuId, Energy>,
     /// Processes with open device files, from the latest scan.
     pub device_processes: Option<DeviceProcesses>,
     /// State of the lease pool; `None` if there is no pool or it did not respond.
@@ -95,6 +97,11 @@ impl Snapshot {
     /// Returns how a holder is stuck; `None` if it is not stuck or that is unknown.
     pub fn stuck(&self, holder: &Holder) -> Option<Stuck> {
         Stuck::of(self.processes.get(&holder.process)?)
+    }
+
+    /// Returns the energy of a GPU by part; `None` if no increase of its counter was observed.
+    pub fn energy_parts(&self, gpu: &Gpu) -> Option<&EnergyParts> {
+        self.energy.get(gpu.about.id.as_ref()?)?.parts.as_ref()
     }
 
     /// Returns the GPU with the same UUID, or with the same index if a UUID is unknown.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use crate::{
-    Claim, ClockEvent, ComputeMode, DeviceProcesses, Fault, Leases, LostGpu, MemoryUnknown, Mps,
+    Claim, ClockEvent, ComputeMode, DeviceProcesses, EnergyParts, Fault, Leases, LostGpu, MemoryUnknown, Mps,
     PidNamespace, Place, ProcessKey, Quota, RecoveryAction, Role, SlurmNode, State, Stuck, Why, Word,
 };
 
@@ -165,6 +165,10 @@ pub struct Gpu {
     /// Number of Xid errors since the exporter started, by Xid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub xids: BTreeMap<u64, u64>,
+    /// Energy since the driver was loaded, in millijoules.
+    pub energy_mj: Option<u64>,
+    /// Energy since the exporter started by part, in millijoules; `None` until an increase was observed.
+    pub energy_parts_mj: Option<EnergyParts>,
     /// Number of entries in the driver's process list; `None` without a list (`holders` is then meaningless).
     pub listed: Option<u64>,
     /// Number of MIG instances, if MIG is on and all are known. The driver then lists processes by instance.

@@ -1,5 +1,7 @@
 //! Metrics of GPUs.
 
+use std::collections::BTreeMap;
+
 use bailiff_exposition::{Column, Family, Labels, Number, PRESENT, Writer};
 use bailiff_snapshot::unlisted::unlisted;
 use bailiff_snapshot::{ErrorCounts, Gpu, Holder, Snapshot, State, Stuck, XidClass};
@@ -73,6 +75,7 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     });
     page.rows_as((&metrics::GPU_MEMORY_PARTS, "part"), &up, parts);
     page.columns(&TELEMETRY, &up);
+    energy(snapshot, &up, page);
     page.rows_as((&metrics::GPU_CLOCK, "clock"), &up, |gpu| {
         let clocks = gpu.telemetry.clocks.iter();
         clocks.map(|(clock, megahertz)| (clock, u64::from(*megahertz) * 1_000_000))
@@ -97,6 +100,22 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
             Some(unlisted(snapshot, gpu)?.len() as u64)
         });
         page.put(&metrics::DEVICE_PROCESSES_UNREADABLE, &Labels::default(), device_processes.unreadable);
+    }
+}
+
+/// Writes the energy by part. Users whose names are cut to the same label are summed up.
+fn energy(snapshot: &Snapshot, up: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    let mut rows: BTreeMap<Labels, u64> = BTreeMap::new();
+    for (labels, gpu) in up {
+        let Some(parts) = snapshot.energy_parts(gpu) else { continue };
+        let of = |part| labels.clone().with("part", part);
+        rows.extend([(of("idle"), parts.idle), (of("unattributed"), parts.unattributed)]);
+        for (user, millijoules) in &parts.users {
+            *rows.entry(of("user").with("user", user)).or_default() += millijoules;
+        }
+    }
+    for (labels, millijoules) in rows {
+        page.put(&metrics::ENERGY, &labels, joules(millijoules));
     }
 }
 

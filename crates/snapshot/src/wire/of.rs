@@ -76,6 +76,8 @@ impl Gpu {
                 .as_ref()
                 .map(|all| all.iter().copied().map(Word::Known).collect()),
             xids: gpu.xids.clone(),
+            energy_mj: gpu.telemetry.energy,
+            energy_parts_mj: snapshot.energy_parts(gpu).cloned(),
             listed: gpu.listed,
             instances: gpu.instances,
             unlisted_processes: unlisted::unlisted(snapshot, gpu).map(|who| who.len() as u64),

@@ -8,6 +8,7 @@
 
 mod cuda;
 mod driver;
+mod energy;
 mod parts;
 mod programs;
 mod published;

@@ -126,6 +126,7 @@ rows! {
         { "a process launches kernels in 16 streams" ["idle", "busy", "streams"] of ["streams"] [SAMPLED, BUSY] }
     "row-3-shared" "row 3 where two processes share a GPU"
         { "both processes compute at once" ["idle", "busy", "streams"] of ["busy", "streams"] [SAMPLED, BUSY] }
+    "energy" "the driver's counter grows, and the energy of users, idle and unattributed add up to its increase" { part energy }
     "row-7" "the GPU was busy and no process was sampled: utilization is unknown (`unattributed`), never 0"
         { "a process computes 20 ms and rests 180 ms" ["idle", "bursts"] of ["bursts"] [NEVER_IDLE] }
     "row-8" "the driver's timestamps never step back, and its buffer is longer than 5 s; otherwise utilization is unknown"
