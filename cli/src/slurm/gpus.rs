@@ -12,8 +12,7 @@ use bailiff_proc::Proc;
 use bailiff_sampler::{Launcher, SamplerSettings, Supervisor, device_processes};
 use bailiff_snapshot::unlisted::{MPS, is_run_by_system, is_service, is_system};
 use bailiff_snapshot::{
-    DeviceProcess, Fault, Gpu, Holder, PidNamespace, Place, ProcessId, ProcessKey, Snapshot,
-    Source,
+    DeviceProcess, Fault, Gpu, Holder, PidNamespace, Place, ProcessId, ProcessKey, Snapshot, Source,
 };
 
 use super::config::Config;

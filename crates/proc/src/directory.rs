@@ -239,6 +239,13 @@ impl Directory {
         Ok(or_ask(found, |denied| denied::attributes(self, name, denied))?)
     }
 
+    /// Returns whether a descriptor in `/proc/PID/fd` can be used for reading or writing, or that cannot be determined. The
+    /// link of one with `O_PATH` has no permissions.
+    pub fn is_open_for_use(&self, descriptor: &str) -> bool {
+        let link = statat(&self.0, descriptor, AtFlags::SYMLINK_NOFOLLOW);
+        link.map_or(true, |link| link.st_mode & (Mode::RUSR | Mode::WUSR).bits() != 0)
+    }
+
     /// Returns whether a file certainly exists.
     pub fn exists(&self, name: &str) -> bool {
         self.attributes(name).is_ok()
@@ -281,8 +288,10 @@ fn or_ask<T>(own: Result<T, Errno>, ask: impl FnOnce(Errno) -> Result<T, Errno>)
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "files to read are written")]
 mod tests {
-    use super::*;
     use std::fs;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
 
     #[test]
     fn file_longer_than_its_limit_is_not_taken_for_whole() {
@@ -294,6 +303,18 @@ mod tests {
         assert_eq!(directory.read_within(10_000, "long", &mut buffer).map(<[u8]>::len), Ok(10_000));
         assert_eq!(directory.read_start(5_000, "long", &mut buffer).map(<[u8]>::len), Ok(5_000));
         assert_eq!(directory.read("none", &mut buffer), Err(ReadError::Gone));
+    }
+
+    #[test]
+    fn descriptor_with_o_path_is_not_open_for_use() {
+        let opened = |flags| openat(CWD, "/dev/null", flags, Mode::empty()).unwrap();
+        let descriptors = Directory::open(Path::new("/proc/self/fd")).unwrap();
+        for (flags, expected) in
+            [(OFlags::PATH, false), (OFlags::RDONLY, true), (OFlags::WRONLY, true), (OFlags::RDWR, true)]
+        {
+            let file = opened(flags);
+            assert_eq!(descriptors.is_open_for_use(&file.as_raw_fd().to_string()), expected, "{flags:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! of most files while the process executes another program. Such reads run in a thread, which is abandoned if the read
 //! of one process takes too long.
 
-#![expect(clippy::disallowed_methods, reason = "reads /etc/subuid")]
+#![expect(clippy::disallowed_methods, reason = "reads /etc/subuid and /etc/passwd")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -63,13 +63,25 @@ pub type Reads<T> = Vec<(u32, Result<T, ReadError>)>;
 /// The uid of a process, and a number that no other process has: its pid, or the inode number of its directory.
 type Owned = (u32, u64);
 
+/// Returns the subordinate uids; none if there is no file. Only `/etc/passwd` is searched for the uids of users, because a
+/// directory service may not answer.
+pub fn subordinate_uids() -> SubordinateUids {
+    let [ranges, users] =
+        [SUBORDINATE_UIDS, "/etc/passwd"].map(|file| fs::read_to_string(file).unwrap_or_default());
+    let uid_of = |name: &str| {
+        let fields = users.lines().map(|line| line.split(':'));
+        let mut user = fields.filter_map(|mut fields| Some((fields.next()?, fields.nth(1)?)));
+        user.find(|user| user.0 == name)?.1.parse().ok()
+    };
+    SubordinateUids::parse(&ranges, uid_of)
+}
+
 impl AllReads {
     /// Starts a new period if the current one has ended.
     fn renew(&mut self) {
         if self.period.is_none_or(Deadline::passed) {
             self.period = Some(Deadline::after(PERIOD));
-            let text = fs::read_to_string(SUBORDINATE_UIDS).unwrap_or_default();
-            self.subordinate = SubordinateUids::parse(&text);
+            self.subordinate = subordinate_uids();
             self.users.retain(|_, reads| {
                 reads.spent = Duration::ZERO;
                 !reads.processes.is_empty()
@@ -462,7 +474,7 @@ mod tests {
     }
 
     fn all_reads(subordinate: &str) -> AllReads {
-        let subordinate = SubordinateUids::parse(subordinate);
+        let subordinate = SubordinateUids::parse(subordinate, |_| None);
         AllReads { subordinate, period: Some(Deadline::after(PERIOD)), ..AllReads::default() }
     }
 

@@ -176,9 +176,18 @@ pub struct Node {
     pub session: u32,
     /// What its cgroup shows about its workload.
     pub home: Home,
-    /// Root of its process tree, if known. Its ancestors then need not be read.
-    pub root: Option<ProcessKey>,
+    /// Root of its process tree, if it was determined. Its ancestors then need not be read again.
+    root: Root,
     kind: Kind,
+}
+
+/// Root of a process tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Root {
+    #[default]
+    NotDetermined,
+    Known(ProcessKey),
+    Unknown,
 }
 
 /// Kind of a program, which determines the workload of the processes that it starts.
@@ -197,7 +206,16 @@ impl Node {
         // `slurmstepd` runs in the cgroup of its job, but is not part of the job. A user's process can have its name.
         let is_slurms = uid.is_none_or(|uid| uid == 0) && is_slurmstepd(&stat.comm);
         let home = if is_slurms && home != Home::Unknown { Home::Tree } else { home };
-        Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, root: None, kind }
+        Self { key: stat.key, ppid: stat.ppid, session: stat.session, home, root: Root::NotDetermined, kind }
+    }
+
+    /// Saves the workload that was determined, for the processes below. `None` if it is unknown.
+    pub fn set_workload(&mut self, found: Option<&Workload>) {
+        self.root = match found {
+            Some(Workload::Tree(root)) => Root::Known(*root),
+            None if self.kind != Kind::KernelThread => Root::Unknown,
+            Some(Workload::Named(_)) | None => Root::NotDetermined,
+        };
     }
 
     /// Returns whether the processes that it starts are separate workloads.
@@ -258,9 +276,9 @@ pub fn workload(node: &Node, lookup: impl FnMut(u32) -> Lookup) -> Option<Worklo
         };
         match (&parent.home, parent.root) {
             (Home::Named(_), _) => return Some(Workload::Tree(root.key)),
-            (Home::Unknown, _) => return None,
-            (Home::Tree, Some(found)) => return Some(Workload::Tree(found)),
-            (Home::Tree, None) => root = parent,
+            (Home::Unknown, _) | (Home::Tree, Root::Unknown) => return None,
+            (Home::Tree, Root::Known(found)) => return Some(Workload::Tree(found)),
+            (Home::Tree, Root::NotDetermined) => root = parent,
         }
     }
 }
@@ -578,7 +596,8 @@ mod tests {
     #[test]
     fn what_was_found_before_is_not_looked_for_again() {
         let mut machine = table([node(10, 1, 10, "train"), node(11, 10, 10, "a"), node(12, 11, 10, "b")]);
-        machine.get_mut(&11).expect("it is there").root = Some(ProcessKey { pid: 10, start_ticks: 10 });
+        let root_10 = Workload::Tree(ProcessKey { pid: 10, start_ticks: 10 });
+        machine.get_mut(&11).expect("it is there").set_workload(Some(&root_10));
         machine.remove(&10);
         assert_eq!(root(&machine, 12), Some(10));
         assert_eq!(descends(&machine[&12], |_| Some(false), lookup(&machine)), Some(false));
@@ -590,15 +609,17 @@ mod tests {
         let names = ["python3", "bash", "sudo", "python3", "sh"];
         let nodes = (10u32..60)
             .map(|pid| node(pid, pid - 1 - pid % 3, 10 + (pid / 20) * 10, names[(pid as usize * 7) % 5]));
-        let machine = table(nodes);
+        let mut machine = table(nodes);
+        machine.get_mut(&31).expect("it is there").home = Home::Unknown;
         let mut settled = machine.clone();
+        let mut unknown = 0;
         for pid in 10..60 {
             let alone = workload(&machine[&pid], lookup(&machine));
             assert_eq!(workload(&settled[&pid], lookup(&settled)), alone, "{pid}");
-            if let Some(Workload::Tree(root)) = alone {
-                settled.get_mut(&pid).expect("it is there").root = Some(root);
-            }
+            unknown += u32::from(alone.is_none());
+            settled.get_mut(&pid).expect("it is there").set_workload(alone.as_ref());
         }
+        assert!(unknown > 1, "the processes below one whose cgroup is unknown");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::slurm::{JobRecord, is_slurmstepd};
-use bailiff_snapshot::workload::{self, Home, Lookup, Node, Workload};
+use bailiff_snapshot::workload::{self, Home, Lookup, Node};
 
 use crate::Kind;
 use crate::process::{ProcessInfo, Table};
@@ -125,13 +125,11 @@ fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
     // The oldest first, so that the root of a parent is reused: users can nest processes deeply.
     for ProcessKey { pid, .. } in order {
         let lookup = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
-        let Some(workload) = nodes.get(&pid).and_then(|node| workload::workload(node, lookup)) else {
-            continue;
-        };
-        if let (Workload::Tree(root), Some(node)) = (&workload, nodes.get_mut(&pid)) {
-            node.root = Some(*root);
+        let workload = nodes.get(&pid).and_then(|node| workload::workload(node, lookup));
+        if let Some(node) = nodes.get_mut(&pid) {
+            node.set_workload(workload.as_ref());
         }
-        if workload.to_string() == name {
+        if workload.is_some_and(|workload| workload.to_string() == name) {
             found.extend(table.people.get(&pid));
         }
     }

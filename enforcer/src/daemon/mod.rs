@@ -246,7 +246,7 @@ impl Daemon {
             tracing::warn!(uid, "CAP_KILL is missing: the enforcer acts only on processes of its own user");
         }
         self.engine.exempt(self.ours.clone());
-        self.engine.set_subordinate(rights::subordinate_uids());
+        self.engine.set_subordinate(bailiff_proc::subordinate_uids());
         status::begin_counts(&mut self.status.counters, &self.engine);
         // Breakers that an earlier run opened are already in the audit log.
         self.status.breakers = status::breakers(&self.engine, &[]);

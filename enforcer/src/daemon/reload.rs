@@ -9,7 +9,7 @@ use bailiff_lifecycle::permissions::FilePermissions;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::{Daemon, rights, status};
+use super::{Daemon, status};
 use crate::clock::now;
 use crate::policy_file::{self, Rules, Stamp};
 use crate::status::tally::Reloaded;
@@ -151,7 +151,7 @@ impl Daemon {
     }
 
     fn adopt(&mut self, policy: Arc<Policy>) {
-        self.engine.set_subordinate(rights::subordinate_uids());
+        self.engine.set_subordinate(bailiff_proc::subordinate_uids());
         let reloaded = self.engine.reload(policy, self.settings.most);
         if let Some(action) = reloaded.cancel {
             self.executor.cancel(action);

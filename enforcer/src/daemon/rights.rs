@@ -1,12 +1,10 @@
-//! Permissions and PID namespace of this process, read once at startup, and the subordinate uids.
-
-#![expect(clippy::disallowed_methods, reason = "reads /etc/subuid")]
+//! Permissions and PID namespace of this process, read once at startup.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use bailiff_proc::Proc;
-use bailiff_snapshot::{PidNamespace, ProcessKey, SUBORDINATE_UIDS, SubordinateUids};
+use bailiff_snapshot::{PidNamespace, ProcessKey};
 
 use crate::process_table::Processes;
 use crate::settings::Settings;
@@ -26,11 +24,6 @@ pub(super) fn ourselves(procfs: &Path) -> BTreeSet<ProcessKey> {
     };
     let own = table.ancestors(us).into_iter().chain([us]);
     own.filter_map(|pid| Some(table.people.get(&pid)?.stat.key)).collect()
-}
-
-/// Returns the subordinate uids; none if there is no file.
-pub(super) fn subordinate_uids() -> SubordinateUids {
-    SubordinateUids::parse(&std::fs::read_to_string(SUBORDINATE_UIDS).unwrap_or_default())
 }
 
 /// Returns the holds that are known at startup, with reasons.

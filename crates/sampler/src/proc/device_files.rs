@@ -63,10 +63,12 @@ pub(crate) struct Search {
 }
 
 /// What shows that a file is a GPU's device file.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum KnownBy {
     /// Its number. A user can give another file the same path, in a mount namespace of the user's own.
     Number,
+    /// Its number, and that it is open. A user needs no permission to refer to a file with `O_PATH`.
+    OpenNumber,
     /// Its path, in a made-up `/proc`.
     Path,
 }
@@ -145,12 +147,18 @@ fn device_process(
     process: &Process,
     (known_by, until): (KnownBy, Instant),
 ) -> Result<Option<DeviceProcess>, ReadError> {
+    let uid = process.owner().ok();
+    let is_system = uid.is_some_and(|uid| uid < FIRST_USER);
+    let known_by = match known_by {
+        KnownBy::Number if !is_system => KnownBy::OpenNumber,
+        other => other,
+    };
     let minors = minors(process, (known_by, until))?;
     if minors.is_empty() {
         return Ok(None);
     }
-    let (stat, uid) = (process.stat()?, process.owner().ok());
-    if uid.is_some_and(|uid| uid < FIRST_USER) && is_worker(process) {
+    let stat = process.stat()?;
+    if is_system && is_worker(process) {
         return Ok(None);
     }
     let (pid, start_ticks) = (stat.key.pid, Some(stat.key.start_ticks));
@@ -225,11 +233,11 @@ fn listed(descriptors: &Directory, (known_by, until): (KnownBy, Instant)) -> Res
 fn minor(descriptors: &Directory, name: &str, known_by: KnownBy) -> Option<u32> {
     match known_by {
         // Cached attributes, because a query may hang on a user's file system.
-        KnownBy::Number => {
-            let character = descriptors.cached_attributes(name).ok()?.character;
-            character
-                .filter(|(major, minor)| *major == NVIDIA && *minor < FIRST_OTHER)
-                .map(|(_, minor)| minor)
+        KnownBy::Number | KnownBy::OpenNumber => {
+            let (major, minor) = descriptors.cached_attributes(name).ok()?.character?;
+            let is_gpu = major == NVIDIA && minor < FIRST_OTHER;
+            let is_open = || known_by == KnownBy::Number || descriptors.is_open_for_use(name);
+            (is_gpu && is_open()).then_some(minor)
         }
         KnownBy::Path => descriptors.link(name).ok()?.strip_prefix("/dev/nvidia")?.parse().ok(),
     }

@@ -323,9 +323,7 @@ impl Relations {
             });
             let below = if entry.is_holder { None } else { descends(&entry.node, meant, lookup) };
             let Some(entry) = self.table.get_mut(pid) else { continue };
-            if let Some(Workload::Tree(root)) = found {
-                entry.node.root = Some(root);
-            }
+            entry.node.set_workload(found.as_ref());
             (entry.workload, entry.below) = (found, below);
         }
     }

@@ -676,10 +676,15 @@ fn failures_of_two_users_hold_the_node() {
 #[test]
 fn subordinate_uids_count_as_one_user() {
     let mut node = Node::new(&terminate());
-    node.engine.set_subordinate(SubordinateUids::parse("alice:100000:65536"));
+    node.engine.set_subordinate(SubordinateUids::parse("alice:100000:65536", |_| Some(1001)));
     fail(&mut node, 100_000);
-    node.process(4200).uid = Some(100_001);
-    assert_eq!(node.ticks(4), ["", "", "4200 withheld terminate: user_failure_breaker", ""]);
+    for (pid, uid) in [(4200, 100_001), (4300, 1001)] {
+        node.process(pid).uid = Some(uid);
+        let withheld = format!("{pid} withheld terminate: user_failure_breaker");
+        assert_eq!(node.ticks(4), ["", "", withheld.as_str(), ""]);
+        node.processes.remove(&pid);
+        assert_eq!(node.tick(), "");
+    }
     node.process(4100).uid = Some(1002);
     assert_eq!(node.ticks(4), ["", "", "4100 due terminate", "4100 terminate"], "the node is not held");
 }
