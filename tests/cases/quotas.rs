@@ -17,11 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use end_to_end::cuda::{Machine, Running, uuid};
-use end_to_end::exporter::{self, Exporter};
+use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
 use end_to_end::http;
-use end_to_end::hung::Hung;
 use end_to_end::node::{self, Node};
 use end_to_end::page::Page;
 use end_to_end::tenant::Tenant;
@@ -302,21 +301,6 @@ fn thousand_files_of_one_user_hide_no_others() {
         all.filter(|(labels, _)| labels["quota"].starts_with(prefix)).count()
     };
     assert_eq!((named("crowd"), named("honest"), named("link")), (64, 1, 0));
-    assert!(page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0), "the gap is counted");
-}
-
-#[test]
-fn file_system_that_hangs_below_the_directory_hides_no_quotas() {
-    let directory = tempfile::tempdir().unwrap();
-    let _file = quota_file(directory.path().join("file"));
-    let hung = Hung::at(directory.path().join("1001"));
-    let scenario = Scenario::new(&scenario(&[]));
-    let mut command = exporter::command(&scenario);
-    command.args(exporter::TICKS).args(["--quota.dir", &directory.path().display().to_string()]);
-    let exporter = Exporter::spawn(hung.in_namespace(&command));
-    let page = exporter.until("the quota", |page| {
-        page.value("bailiff_quota_used_bytes", &[("quota", "file")]).map(|_| page.clone())
-    });
     assert!(page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0), "the gap is counted");
 }
 

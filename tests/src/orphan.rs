@@ -71,9 +71,9 @@ const LEAVING: &str = "import os, signal\n\
     if pid == 0:\n    signal.pause()\n\
     print(pid, flush=True)";
 
-/// A private `/dev` with a GPU's device file, to which descriptor 3 refers. No driver is needed for that.
+/// A private `/dev` with a GPU's device file, to which a descriptor refers. No driver is needed for that.
 const WITH_DEVICE: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod /dev/nvidia0 c 195 0 && \
-    exec python3 -c 'import os, sys\nos.dup2(os.open(\"/dev/nvidia0\", os.O_PATH), 3)\nos.execvp(\"setsid\", sys.argv)' \"$@\"";
+    exec python3 -c 'import os, sys\nos.set_inheritable(os.open(\"/dev/nvidia0\", os.O_PATH), True)\nos.execvp(\"setsid\", sys.argv)' \"$@\"";
 
 impl Orphan {
     /// Starts a sleeping process with this command, for example `setsid`.

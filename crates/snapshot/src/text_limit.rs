@@ -203,6 +203,6 @@ mod tests {
         let lengths = [("a", 10), ("b", 40), ("b", 30), ("c", 20)];
         assert_eq!(shares(&lengths, 100), [None; 4]);
         assert_eq!(shares(&lengths, 60), [None, Some(15), Some(15), None]);
-        assert_eq!(shares(&lengths, 45), [None, Some(8), Some(8), Some(17)]);
+        assert_eq!(shares(&lengths, 45), [None, Some(9), Some(9), Some(17)]);
     }
 }
