@@ -55,7 +55,7 @@ GPU_ENERGY Counter Joules "bailiff_gpu_energy_joules_total" ["gpu gpu_uuid"]
     "Absent if the driver did not report it.";
 ENERGY Counter Joules "bailiff_energy_joules_total" ["gpu gpu_uuid part user"]
     "Energy of the GPU since the exporter started by part, in joules: user, idle or unattributed."
-    "The sum of the parts is the observed increase of bailiff_gpu_energy_joules_total. Parts: user (energy attributed to the user in the label user), idle (no process used the GPU), unattributed (the energy cannot be attributed to a user). Absent until an increase was observed, and if the driver does not report the energy. Energy of MIG instances counts for their GPU.";
+    "The sum of the parts is the observed increase of bailiff_gpu_energy_joules_total. Parts: user (energy attributed to the user in the label user), idle (no process used the GPU), unattributed (the energy cannot be attributed to a user). At most 256 users of each GPU have a part. Absent until an increase was observed, and if the driver does not report the energy. Energy of MIG instances counts for their GPU, and is unattributed.";
 GPU_TEMPERATURE Gauge Celsius "bailiff_gpu_temperature_celsius" ["gpu gpu_uuid"]
     "Temperature in degrees Celsius."
     "Absent if the driver did not report it.";

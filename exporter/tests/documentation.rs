@@ -35,9 +35,10 @@ const ENERGY: &str = include_str!("../../crates/snapshot/src/energy.md");
 
 const ENERGY_LIMITS: &str = "
 The sum of the parts is exact. The split among users follows the rule above and is not a measurement: equal SM
-utilization does not mean equal power, and the driver reports samples of utilization, not its integral. On A100 and
-H100, the power sensor measures only about a quarter of the time. A process that starts and exits between two samples,
-and of which the driver has no sample, is not detected.
+utilization does not mean equal power, and the highest sample of the window is not its average: a process that is busy
+for a moment counts like one that is busy all the time. On A100 and H100, the power sensor measures only about a quarter
+of the time. A process that starts and exits between two samples, and of which the driver has no sample, is not
+detected. A user can make the energy of a shared GPU `unattributed` ([security.md](security.md)).
 ";
 
 /// Returns the sections about label values, generated from the enums and their comments, so that no value

@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 /// 50 ms, so shorter windows are inexact.
 const IDLE_POWER_WINDOW: Duration = Duration::from_secs(1);
 
+/// Maximum number of users with a part of a GPU's energy. Parts are never removed, and a user can have many uids.
+pub const MOST_USERS: usize = 256;
+
 /// Energy of one GPU by part, in millijoules.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnergyParts {
-    /// Energy of each user, by name, or by uid if there is no name.
+    /// Energy of each user, by name, or by uid if there is no name; at most [`MOST_USERS`].
     pub users: BTreeMap<String, u64>,
     /// Energy used while the GPU was observed idle, and the idle power of other windows.
     pub idle: u64,
@@ -39,7 +42,8 @@ pub(crate) struct Counter {
     pub(crate) millijoules: u64,
 }
 
-/// SM utilization by user, summed over processes; `None` is the key of processes without a known user.
+/// Highest samples of SM utilization in the window, summed over the processes of each user; `None` is the key of
+/// processes without a known user.
 pub(crate) type Weights = BTreeMap<Option<String>, u64>;
 
 /// What used the GPU in one window.
@@ -99,8 +103,10 @@ impl EnergyParts {
             let rounded = share + u64::from(left > 0);
             left = left.saturating_sub(1);
             match user {
-                Some(user) => *self.users.entry(user.clone()).or_default() += rounded,
-                None => self.unattributed += rounded,
+                Some(user) if self.users.len() < MOST_USERS || self.users.contains_key(user) => {
+                    *self.users.entry(user.clone()).or_default() += rounded;
+                }
+                _ => self.unattributed += rounded,
             }
         }
         self.unattributed += left;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bailiff_snapshot::energy::MOST_USERS;
 use bailiff_snapshot::{
     About, BootId, DeviceSampler, EnergyParts, Engines, Facts, Fault, GpuId, GpuSample, Kinds, MigIds,
     PidNamespace, ProcessKey, Reading, Role, Sample, Seen, Snapshot, Telemetry, UtilSample,
@@ -93,6 +94,56 @@ fn calm_gpu_is_idle_and_its_power_is_subtracted_from_busy_windows() {
     assert_eq!(then(5_000_000), of(&[("alice", 4_300_000)], 2_200_000, 0));
     assert_eq!(then(600_000), of(&[("alice", 0)], 2_100_000, 0), "less than the idle power");
     assert_eq!(parts([sample(1, 0, &[]), sample(2, 700, &[])]), of(&[], 700, 0), "without processes");
+}
+
+#[test]
+fn gpu_is_idle_only_if_its_own_samples_are_calm() {
+    type Change = fn(&mut GpuSample);
+    let calm = [(41, "alice", 1)];
+    let with = |change: Change| {
+        let mut now = sample(2, 3000, &calm);
+        change(&mut now.gpus[0]);
+        parts([sample(1, 0, &calm), now])
+    };
+    assert_eq!(with(|_| ()), of(&[], 3000, 0));
+    let cases: [(&str, Change); 6] = [
+        ("the window is too long", |gpu| {
+            gpu.reading.sampler = DeviceSampler::Stamped { newest: 2, maximum: 1, filled: true };
+        }),
+        ("the sampler is silent", |gpu| gpu.reading.sampler = DeviceSampler::Silent),
+        ("the sampler has no timestamps", |gpu| {
+            gpu.reading.sampler = DeviceSampler::CurrentOnly { utilization: 0 };
+        }),
+        ("the GPU was busy", |gpu| gpu.reading = reading(2, 2, vec![used(41, 2, 1)])),
+        ("the GPU is busy", |gpu| gpu.telemetry.utilization = Some(2)),
+        ("an unlisted process was sampled", |gpu| {
+            gpu.reading = reading(2, 1, vec![used(41, 2, 1), used(99, 2, 100)]);
+        }),
+    ];
+    for (name, change) in cases {
+        assert_eq!(with(change), of(&[], 0, 3000), "{name}");
+    }
+}
+
+#[test]
+fn energy_of_users_beyond_the_limit_is_unattributed() {
+    let users: Vec<String> = (0..=MOST_USERS).map(|uid| format!("{uid:03}")).collect();
+    let pids = 1000_u32..;
+    let of_users = |n, energy| {
+        let listed: Vec<Listed> = pids.clone().zip(&users).map(|(pid, _)| (pid, "", 50)).collect();
+        let mut sample = sample(n, energy, &listed);
+        for (pid, user) in pids.clone().zip(&users) {
+            let facts = fixtures::facts(ProcessKey { pid, start_ticks: 7 });
+            sample.processes.extend([fixtures::found(Facts { user: Some(user.clone()), ..facts })]);
+        }
+        sample
+    };
+    let all = u64::try_from(users.len()).unwrap_or_default();
+    let samples = [of_users(1, 0), of_users(2, 10 * all), of_users(3, 20 * all)];
+    let parts = parts(samples).unwrap_or_default();
+    assert_eq!(parts.users.len(), MOST_USERS);
+    assert!(parts.users.values().all(|energy| *energy == 20), "known users keep their part: {parts:?}");
+    assert_eq!((parts.idle, parts.unattributed), (0, 20));
 }
 
 #[test]
@@ -245,45 +296,30 @@ fn other_pid_namespace_attributes_nothing() {
     assert_eq!(parts([other(1, 0), other(2, 40)]), of(&[], 0, 40));
 }
 
-/// Returns a GPU in MIG mode with these processes on its instances.
-fn mig(n: u64, energy: u64, instances: &[&[Listed]]) -> Sample {
-    let listed: Vec<Listed> = instances.iter().copied().flatten().copied().collect();
-    let mut sample = sample(n, energy, &listed);
-    let parent = &mut sample.gpus[0];
-    parent.telemetry.mig_enabled = Some(true);
-    (parent.entries, parent.instances) = (None, Some(instances.len() as u64));
-    parent.reading = Reading::default();
-    for (position, listed) in instances.iter().enumerate() {
-        let entries = listed.iter().map(|(pid, ..)| entry(*pid, None)).collect();
+#[test]
+fn mig_is_unattributed() {
+    let mig = |n, energy| {
+        let mut sample = sample(n, energy, &[ALICE]);
+        let parent = &mut sample.gpus[0];
+        parent.telemetry.mig_enabled = Some(true);
+        (parent.entries, parent.instances) = (None, Some(1));
         let mig =
             MigIds { parent: Some(GpuId(GPU.into())), gpu_instance: Some(1), compute_instance: Some(0) };
-        let about = About {
-            index: format!("0:{position}"),
-            id: Some(GpuId(format!("MIG-{position}"))),
-            mig: Some(mig),
-            ..About::default()
-        };
+        let instance = fixtures::gpu((1, "MIG-1"), vec![entry(41, None)]);
+        let about = About { mig: Some(mig), ..instance.about };
         let telemetry = Telemetry { energy: Some(7 * n), ..Telemetry::default() };
-        sample.gpus.push(GpuSample { about, telemetry, ..fixtures::gpu((0, ""), entries) });
-    }
-    sample
-}
-
-#[test]
-fn mig_belongs_to_the_user_of_all_instances_or_to_none() {
-    let (alice, other) = ([ALICE], [(44, "alice", 0)]);
-    let twice = |instances: &[&[Listed]]| parts([mig(1, 0, instances), mig(2, 90, instances)]);
-    assert_eq!(twice(&[&alice, &other]), of(&[("alice", 90)], 0, 0));
-    assert_eq!(twice(&[&alice, &[BOB]]), of(&[], 0, 90), "two users");
-    assert_eq!(twice(&[&alice, &[]]), of(&[], 0, 90), "an instance without processes");
-    assert_eq!(twice(&[]), of(&[], 0, 90), "no instances");
-    let began = parts([mig(1, 0, &[&alice, &[BOB]]), mig(2, 90, &[&alice, &other])]);
-    assert_eq!(began, of(&[], 0, 90), "another user at the start of the window");
-    let mut missing = mig(2, 90, &[&alice, &other]);
-    missing.gpus[0].instances = None;
-    assert_eq!(parts([mig(1, 0, &[&alice, &other]), missing]), of(&[], 0, 90), "an instance may be missing");
-    let snapshot = walk([mig(1, 0, &[&alice]), mig(2, 90, &[&alice])]);
+        sample.gpus.push(GpuSample { about, telemetry, ..instance });
+        sample
+    };
+    let snapshot = walk([mig(1, 0), mig(2, 90)]);
+    assert_eq!(snapshot.energy_parts(&snapshot.gpus[0]), of(&[], 0, 90).as_ref(), "one user has all");
     assert_eq!(snapshot.energy_parts(&snapshot.gpus[1]), None, "an instance has no energy of its own");
+    for (name, samples) in [
+        ("it was enabled", [sample(1, 0, &[ALICE]), mig(2, 90)]),
+        ("it was disabled", [mig(1, 0), sample(2, 90, &[ALICE])]),
+    ] {
+        assert_eq!(parts(samples), of(&[], 0, 90), "{name}");
+    }
 }
 
 #[derive(Debug, Clone)]

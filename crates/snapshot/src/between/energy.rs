@@ -8,14 +8,11 @@ use super::users::UserInput;
 use crate::energy::{Counter, Usage, Weights};
 use crate::snapshot::user_label;
 use crate::utilization::IDLE_AT_MOST_PERCENT;
-use crate::{Energy, Engines, Gpu, GpuId, Holder, Process, ProcessId, Snapshot, Truth, Utilization, Why};
+use crate::{
+    DeviceSampler, Energy, Engines, Gpu, GpuId, Holder, Process, ProcessId, Snapshot, Utilization, Why,
+};
 
-/// One end of a window.
-#[derive(Clone, Copy)]
-struct End<'a> {
-    gpus: &'a [Gpu],
-    processes: &'a BTreeMap<ProcessId, Process>,
-}
+type Processes = BTreeMap<ProcessId, Process>;
 
 /// Returns the energy of each GPU. A GPU that is not in this sample keeps its energy.
 pub(crate) fn totals(previous: Option<&Snapshot>, now: &UserInput<'_>) -> BTreeMap<GpuId, Energy> {
@@ -33,66 +30,47 @@ pub(crate) fn totals(previous: Option<&Snapshot>, now: &UserInput<'_>) -> BTreeM
 /// Returns what used the GPU in the window; `None` if that is unknown.
 fn usage(previous: &Snapshot, now: &UserInput<'_>, gpu: &Gpu) -> Option<Usage> {
     let before = previous.gpu(&gpu.about)?;
-    let start = End { gpus: &previous.gpus, processes: &previous.processes };
-    let end = End { gpus: now.gpus, processes: now.processes };
-    if gpu.mig() || before.mig() {
-        let user = end.user_of_all_instances(gpu)?;
-        let is_only_user = start.user_of_all_instances(before)? == user;
-        return is_only_user.then(|| Usage::Shared([(Some(user), 1)].into()));
-    }
-    if !all_named(gpu) || !all_named(before) || gpu.used_since(Some(before)) == Err(Why::ClockStepped) {
+    let maximum = gpu.used_since(Some(before));
+    let is_unclear = gpu.mig() || before.mig() || gpu.reading.strangers || maximum == Err(Why::ClockStepped);
+    if is_unclear || !all_named(gpu) || !all_named(before) {
         return None;
     }
     let (ids, ids_before) = (ids(gpu), ids(before));
     let holders: Vec<(&Holder, Engines)> =
         gpu.holders.iter().map(|holder| Some((holder, observed(holder)?))).collect::<Option<_>>()?;
-    let is_calm = holders.iter().all(|(_, engines)| busiest(*engines) <= IDLE_AT_MOST_PERCENT);
-    if is_calm && gpu.idle == Truth::True && ids.is_superset(&ids_before) {
-        return Some(Usage::Idle);
+    if holders.iter().all(|(_, engines)| busiest(*engines) <= IDLE_AT_MOST_PERCENT) {
+        let is_sampled = matches!(gpu.reading.sampler, DeviceSampler::Stamped { .. });
+        let is_calm = is_sampled && maximum.is_ok_and(|maximum| maximum <= IDLE_AT_MOST_PERCENT);
+        return (is_calm && ids.is_superset(&ids_before)).then_some(Usage::Idle);
     }
-    let (users, users_before) = (end.users(gpu), start.users(before));
+    let (users, users_before) = (users(gpu, now.processes), users(before, &previous.processes));
     let is_only_user = users.len() == 1 && users.is_superset(&users_before);
-    if gpu.reading.strangers || !(ids == ids_before || is_only_user) {
+    if ids != ids_before && !is_only_user {
         return None;
     }
-    end.weights(&holders).map(Usage::Shared)
+    weights(&holders, now.processes).map(Usage::Shared)
 }
 
-impl End<'_> {
-    /// Returns the SM utilization by user; `None` if there is none, or if a user's other engines were busy without it.
-    fn weights(&self, holders: &[(&Holder, Engines)]) -> Option<Weights> {
-        let mut all: BTreeMap<Option<String>, Engines> = BTreeMap::new();
-        for (holder, engines) in holders {
-            let of_user = all.entry(self.user(holder)).or_default();
-            *of_user = Engines { sm: of_user.sm + engines.sm, ..of_user.or_busier(*engines) };
-        }
-        let is_plain =
-            all.values().all(|engines| engines.sm > 0 || busiest(*engines) <= IDLE_AT_MOST_PERCENT);
-        let weights: Weights = all.into_iter().map(|(user, engines)| (user, engines.sm.into())).collect();
-        (is_plain && weights.values().any(|weight| *weight > 0)).then_some(weights)
+/// Returns the SM utilization by user; `None` if there is none, or if a user's other engines were busy without it.
+fn weights(holders: &[(&Holder, Engines)], processes: &Processes) -> Option<Weights> {
+    let mut all: BTreeMap<Option<String>, Engines> = BTreeMap::new();
+    for (holder, engines) in holders {
+        let of_user = all.entry(user(holder, processes)).or_default();
+        *of_user = Engines { sm: of_user.sm + engines.sm, ..of_user.or_busier(*engines) };
     }
+    let is_plain = all.values().all(|engines| engines.sm > 0 || busiest(*engines) <= IDLE_AT_MOST_PERCENT);
+    let weights: Weights = all.into_iter().map(|(user, engines)| (user, engines.sm.into())).collect();
+    (is_plain && weights.values().any(|weight| *weight > 0)).then_some(weights)
+}
 
-    fn users(&self, gpu: &Gpu) -> BTreeSet<Option<String>> {
-        gpu.holders.iter().map(|holder| self.user(holder)).collect()
-    }
+fn users(gpu: &Gpu, processes: &Processes) -> BTreeSet<Option<String>> {
+    gpu.holders.iter().map(|holder| user(holder, processes)).collect()
+}
 
-    /// Returns the user of a process; `None` if it is unknown, or for an MPS server, which works for its clients.
-    fn user(&self, holder: &Holder) -> Option<String> {
-        let facts = self.processes.get(&holder.process)?.facts.as_ref()?;
-        if facts.role.is_some() { None } else { user_label(facts) }
-    }
-
-    /// Returns the user of all processes of a GPU in MIG mode, if every instance has processes.
-    fn user_of_all_instances(&self, parent: &Gpu) -> Option<String> {
-        let of_parent = |gpu: &&Gpu| {
-            gpu.about.mig.as_ref().is_some_and(|mig| mig.parent.is_some() && mig.parent == parent.about.id)
-        };
-        let instances: Vec<&Gpu> = self.gpus.iter().filter(of_parent).collect();
-        let is_complete = parent.instances == Some(instances.len() as u64)
-            && instances.iter().all(|gpu| all_named(gpu) && !gpu.holders.is_empty());
-        let mut users: BTreeSet<Option<String>> = instances.iter().flat_map(|gpu| self.users(gpu)).collect();
-        users.pop_first().flatten().filter(|_| is_complete && users.is_empty())
-    }
+/// Returns the user of a process; `None` if it is unknown, or for an MPS server, which works for its clients.
+fn user(holder: &Holder, processes: &Processes) -> Option<String> {
+    let facts = processes.get(&holder.process)?.facts.as_ref()?;
+    if facts.role.is_some() { None } else { user_label(facts) }
 }
 
 /// Returns whether the driver listed the GPU's processes, and all in a visible PID namespace.
