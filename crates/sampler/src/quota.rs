@@ -348,7 +348,8 @@ fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
             }
             // A mount point, below which there may be quotas.
             Err(Errno::XDEV) => whole = false,
-            Err(_) => {}
+            Err(Errno::NOENT) => {}
+            Err(_) => whole = false,
         }
     }
     Ok((found, whole))

@@ -56,7 +56,7 @@ impl Shares {
 
 impl Shares {
     /// Returns how many workloads or jobs match, and how many owners they have. The owner of protected workloads, such
-    /// as a display server, does not count, and neither does a workload of several owners.
+    /// as a display server, does not count.
     fn matches(
         &self,
         kind: Kind,
@@ -70,11 +70,11 @@ impl Shares {
             let owner = subject::owner(target, view).map(|uid| uids.user(uid));
             let workload = || workload_of(target, view).any(|workload| self.matching.contains(workload));
             if if kind == Kind::SlurmJob { self.jobs.contains(&target.id) } else { workload() } {
-                matching.extend(owner);
+                matching.insert(owner);
                 some += 1;
             }
             if *unprotected == Truth::True {
-                owners.extend(owner);
+                owners.insert(owner);
             }
             all += 1;
         }
