@@ -258,7 +258,7 @@ SLURM_UNUSED Gauge Seconds "bailiff_slurm_gpu_unused_seconds" ["slurm_job gpu gp
     "Since the prolog in state never_used; since the first sample in state idle without interruption. Absent in other states.";
 SLURM_UNALLOCATED Gauge Bytes "bailiff_slurm_gpu_unallocated_bytes" ["slurm_job gpu gpu_uuid"]
     "Memory that a job holds on a GPU that Slurm did not allocate to it, or processes outside Slurm on its GPUs, in bytes."
-    "Without slurm_job: processes outside cgroups of jobs, on a GPU in gres.conf; display servers and MPS of the system do not count. Absent if none is held there, the driver does not report the memory of one of the processes, or one of the processes outside cgroups of jobs may belong to a job that has the GPU.";
+    "Without slurm_job: processes outside cgroups of jobs, on a GPU in gres.conf; display servers and MPS of the system do not count. Absent if none is held there, the driver does not report the memory of one of the processes, or one of the processes outside cgroups of jobs may belong to a job that has the GPU, or cannot be read.";
 SLURM_HOOK_RUNS Counter One "bailiff_slurm_hook_runs_total" ["hook result"]
     "Runs of the hooks of bailiff slurm since boot, by result."
     "Results: clean, not_clean, unknown, no_gpus (the job has none), invalid_config (slurm.yaml is invalid, and nothing was checked). Absent for results that did not occur.";

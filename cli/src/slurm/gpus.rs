@@ -10,7 +10,7 @@ use std::time::Duration;
 use bailiff_exposition::terminal::line;
 use bailiff_proc::Proc;
 use bailiff_sampler::{Launcher, SamplerSettings, Supervisor, device_processes};
-use bailiff_snapshot::unlisted::{MPS, is_run_by_system, is_service, is_system};
+use bailiff_snapshot::unlisted::{is_run_by_system, is_service, is_system};
 use bailiff_snapshot::{
     DeviceProcess, Fault, Gpu, Holder, PidNamespace, Place, ProcessId, ProcessKey, Snapshot, Source,
 };
@@ -159,9 +159,7 @@ impl Reader<'_> {
         if let Some(why) = why {
             inspection.unknown.push(format!("gpu {position}: {why}"));
             inspection.unread.gpus.insert(position);
-            if gpu.fault.is_some() || gpu.mig() {
-                return;
-            }
+            return;
         }
         let holders = gpu.holders.iter();
         let counts = |process: &Found| self.counts(position, process);
@@ -218,32 +216,17 @@ impl Reader<'_> {
     /// Adds processes that have the device file of a GPU open, without being listed for it.
     fn add_unlisted(&self, processes: &[DeviceProcess], inspection: &mut Inspection) {
         for (&position, &minor) in &self.scope.gpus {
-            for process in processes
-                .iter()
-                .filter(|process| process.minors.contains(&minor) && !self.is_exempt_program(process))
-            {
+            for process in processes.iter().filter(|process| process.minors.contains(&minor)) {
                 let is_listed = inspection.findings.iter().any(|finding| {
                     finding.gpu == position
                         && finding.process.as_ref().is_some_and(|listed| listed.pid == process.pid)
                 });
                 let found = self.device_process(process);
-                if !is_listed
-                    && !self.is_listed_elsewhere(process.pid, minor)
-                    && self.counts(position, &found)
-                {
+                if !is_listed && !self.is_exempt_program(process, &found) && self.counts(position, &found) {
                     inspection.findings.push(Finding { gpu: position, bytes: None, process: Some(found) });
                 }
             }
         }
-    }
-
-    /// Returns whether the driver lists a process that does not count, such as a display server.
-    fn is_listed_elsewhere(&self, pid: u32, minor: u32) -> bool {
-        let gpu =
-            self.snapshot.gpus.iter().find(|gpu| gpu.about.mig.is_none() && gpu.about.minor == Some(minor));
-        gpu.is_some_and(|gpu| {
-            gpu.holders.iter().any(|holder| holder.process.pid() == pid && self.is_exempt(holder))
-        })
     }
 
     fn device_process(&self, process: &DeviceProcess) -> Found {
@@ -286,10 +269,61 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns whether a process that has the device file open does not count: a service of the driver, or a monitor or MPS
-    /// of the system.
-    fn is_exempt_program(&self, process: &DeviceProcess) -> bool {
-        is_service(process)
-            || is_run_by_system(process.uid) && (process.comm == MPS || self.monitors.contains(&process.comm))
+    /// Returns whether a process that has the device file open does not count: a service of the driver, or a display server,
+    /// MPS or a monitor of the system. Monitors may run in containers, but not in jobs, where users choose names.
+    fn is_exempt_program(&self, process: &DeviceProcess, found: &Found) -> bool {
+        let is_monitor = is_run_by_system(process.uid) && self.monitors.contains(&process.comm);
+        found.job.is_none() && (is_service(process) || is_monitor || is_system(&process.comm, process.uid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bailiff_snapshot::{GpuSample, Memory};
+    use snapshot_fixtures::sample as fixtures;
+
+    fn with_reader<T>(snapshot: &Snapshot, test: impl FnOnce(&Reader<'_>) -> T) -> T {
+        let scope = Scope { gpus: BTreeMap::from([(0, 0)]), ..Scope::default() };
+        test(&Reader { snapshot, scope: &scope, tolerance: 0, monitors: &["gpu-mon".to_owned()], proc: None })
+    }
+
+    #[test]
+    fn memory_in_use_is_a_finding_only_if_the_processes_are_known() {
+        let listed = |entries| {
+            let memory = Some(Memory { total: 8 << 30, free: 6 << 30, used: 2 << 30, reserved: Some(0) });
+            let mut gpu = GpuSample { entries, memory, ..fixtures::gpu((0, "GPU-1"), vec![]) };
+            gpu.about.minor = Some(0);
+            fixtures::walk([fixtures::sample((0, Duration::from_secs(10)), vec![gpu], None)])
+        };
+        let inspection = with_reader(&listed(Some(vec![])), |reader| reader.listed());
+        assert_eq!((inspection.findings.len(), inspection.unknown.len()), (1, 0));
+        let inspection = with_reader(&listed(None), |reader| reader.listed());
+        assert_eq!(inspection.findings, []);
+        assert_eq!(inspection.unknown, ["gpu 0: the driver's process list cannot be read"]);
+        assert!(inspection.unread.gpus.contains(&0));
+    }
+
+    #[test]
+    fn program_with_an_open_device_file_is_exempt_only_as_a_system_user_outside_jobs() {
+        let snapshot = fixtures::walk([fixtures::sample((0, Duration::from_secs(10)), vec![], None)]);
+        let is_exempt = |comm: &str, uid, job: Option<&str>| {
+            let process = DeviceProcess {
+                pid: 41,
+                start_ticks: None,
+                comm: comm.to_owned(),
+                uid: Some(uid),
+                minors: vec![0],
+            };
+            with_reader(&snapshot, |reader| {
+                let found = Found { job: job.map(str::to_owned), ..reader.device_process(&process) };
+                reader.is_exempt_program(&process, &found)
+            })
+        };
+        for comm in ["dcgm-exporter", "gpu-mon", "Xorg", "nvidia-cuda-mps"] {
+            let found = [(0, None), (1000, None), (0, Some("7"))].map(|(uid, job)| is_exempt(comm, uid, job));
+            assert_eq!(found, [true, false, false], "{comm}");
+        }
+        assert!(!is_exempt("python", 0, None));
     }
 }

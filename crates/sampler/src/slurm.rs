@@ -31,11 +31,13 @@ pub fn read(directory: &Path, gaps: &mut Gaps) -> Result<Option<SlurmSample>, Fa
             continue;
         }
         match record(&path).map(|record| record.filter(|record| is_named_after(&path, record))) {
-            _ if sample.jobs.len() >= MOST_JOBS => gaps.count(Gap::Slurm),
-            Ok(Some(record)) => sample.jobs.push(record),
+            Ok(Some(record)) if sample.jobs.len() < MOST_JOBS => sample.jobs.push(record),
             // The job has ended meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Ok(None) | Err(_) => gaps.count(Gap::Slurm),
+            Ok(_) | Err(_) => {
+                gaps.count(Gap::Slurm);
+                sample.unread = true;
+            }
         }
     }
     for path in entries(&directory.join("runs"))?.unwrap_or_default() {
@@ -71,7 +73,7 @@ fn entries(directory: &Path) -> Result<Option<Vec<std::path::PathBuf>>, Fault> {
         Ok(_) => {}
     }
     let listed = fs::read_dir(directory).map_err(fault)?;
-    Ok(Some(listed.filter_map(|entry| Some(entry.ok()?.path())).collect()))
+    listed.map(|entry| Ok(entry.map_err(fault)?.path())).collect::<Result<_, _>>().map(Some)
 }
 
 /// Returns whether a file's owner may write records: root, or the user of this program.
@@ -122,9 +124,19 @@ mod tests {
         let sample = read(home.path(), &mut gaps).unwrap().unwrap();
         let found: Vec<&str> = sample.jobs.iter().map(|record| record.job.as_ref()).collect();
         assert_eq!((found, sample.managed, gaps.of(Gap::Slurm)), (vec!["7"], None, 3));
+        assert!(sample.unread);
+        for invalid in ["6", "8", "9"] {
+            fs::remove_file(jobs.join(format!("{invalid}.json"))).unwrap();
+        }
         fs::write(home.path().join("gres.json"), r#"{"boot_id": "b", "minors": [3, 1]}"#).unwrap();
-        let managed = read(home.path(), &mut gaps).unwrap().unwrap().managed;
-        assert_eq!(managed.map(|managed| managed.minors), Some(vec![3, 1]));
+        let sample = read(home.path(), &mut gaps).unwrap().unwrap();
+        assert_eq!(sample.managed.map(|managed| managed.minors), Some(vec![3, 1]));
+        assert!(!sample.unread);
+        for job in 100..=100 + MOST_JOBS {
+            fs::write(jobs.join(format!("{job}.json")), record(&job.to_string())).unwrap();
+        }
+        let sample = read(home.path(), &mut gaps).unwrap().unwrap();
+        assert_eq!((sample.jobs.len(), sample.unread), (MOST_JOBS, true));
     }
 
     #[test]

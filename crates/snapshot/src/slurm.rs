@@ -144,6 +144,8 @@ pub struct SlurmSample {
     pub runs: Vec<HookRuns>,
     /// GPUs in `gres.conf`, also of an earlier boot; `None` if they are unknown.
     pub managed: Option<ManagedGpus>,
+    /// Whether there was a record that could not be read.
+    pub unread: bool,
 }
 
 /// Number of runs of a hook with one result.
@@ -169,6 +171,9 @@ pub struct SlurmNode {
     pub unallocated: Vec<Unallocated>,
     /// Number of runs of the hooks.
     pub runs: Vec<HookRuns>,
+    /// Whether there was a record that could not be read.
+    #[serde(skip)]
+    pub unread: bool,
 }
 
 crate::label_values! {

@@ -20,7 +20,7 @@ const SERVICES: [&str; 8] = [
 /// Display servers and MPS, by `comm`.
 const SYSTEM: [&str; 6] = ["Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", MPS];
 /// The control daemon and the server of MPS, by `comm`.
-pub const MPS: &str = "nvidia-cuda-mps";
+const MPS: &str = "nvidia-cuda-mps";
 
 /// Returns the unlisted processes of a GPU; `None` if unknown. For a GPU in MIG mode, its instances list the
 /// processes and share its device file.

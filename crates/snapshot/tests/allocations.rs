@@ -84,6 +84,7 @@ fn gpu_is_never_used_only_if_every_sample_since_the_prolog_shows_it() {
     assert_eq!(state(first), never, "before the first run of a hook");
     let unlisted = || GpuSample { entries: None, ..gpu_with(2, 0, vec![]) };
     let down = SourceState::down(Fault::Error);
+    let unread = Some(SlurmSample { unread: true, ..SlurmSample::default() });
     for (samples, why) in [
         (vec![empty(9), empty(10)], "the exporter started later"),
         (vec![empty(1), empty(2)], "the exporter was restarted after the prolog"),
@@ -92,6 +93,11 @@ fn gpu_is_never_used_only_if_every_sample_since_the_prolog_shows_it() {
             vec![no_directory(&[(Source::Proc, up), (Source::Slurm, down)]), empty(1), empty(2)],
             "a sample that could not read the records",
         ),
+        (
+            vec![Sample { slurm: unread, ..empty(0) }, empty(1), empty(2)],
+            "a sample that could not read one of the records",
+        ),
+        (vec![Sample { boot_id: None, ..empty(0) }, empty(1), empty(2)], "a sample without the boot's id"),
         (vec![before(), empty(4), empty(5)], "missed samples before the first"),
         (vec![before(), empty(1), empty(2), empty(6)], "missed samples"),
         (vec![before(), empty(1), sample(2, unlisted(), None), empty(3)], "a sample without a list"),
@@ -167,16 +173,18 @@ fn memory_of_processes_outside_slurm_on_its_gpus_is_reported() {
         place,
         ..process(None, State::Sleeping)
     };
-    let in_unit = |unit: &str| Place { unit: Some(unit.into()), ..Place::default() };
-    let bob = || of(1001, Place::default());
-    let display = bailiff_snapshot::Facts { comm: "Xorg".into(), ..of(0, Place::default()) };
+    let root = || Place { cgroup: "/".into(), ..Place::default() };
+    let in_unit = |unit: &str| Place { unit: Some(unit.into()), ..root() };
+    let bob = || of(1001, root());
+    let display = bailiff_snapshot::Facts { comm: "Xorg".into(), ..of(0, root()) };
     let held = Some(1 << 30);
     // Job 7 of uid 1000 has the GPU with minor number 0.
     let cases = [
         (0, bob(), vec![0, 1], held, "a user without a job"),
         (1, bob(), vec![0, 1], held, "a user on a GPU without a job"),
-        (1, of(1000, Place::default()), vec![0, 1], held, "the job's owner on a GPU without a job"),
-        (0, of(1000, Place::default()), vec![0, 1], None, "the job's owner on its GPU: it may be the job"),
+        (1, of(1001, Place::default()), vec![0, 1], None, "a process whose cgroup is unknown"),
+        (1, of(1000, root()), vec![0, 1], held, "the job's owner on a GPU without a job"),
+        (0, of(1000, root()), vec![0, 1], None, "the job's owner on its GPU: it may be the job"),
         (0, process(Some("8"), State::Sleeping), vec![0, 1], None, "a process of a job without a record"),
         (
             0,

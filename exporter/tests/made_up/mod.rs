@@ -190,7 +190,7 @@ pub(crate) fn with_slurm(mut sample: Sample) -> Sample {
         boot_ms: bailiff_snapshot::millis(sample.at.boot),
     };
     let runs = vec![HookRuns { hook: "prolog".to_owned(), result: "clean".to_owned(), count: 3 }];
-    sample.slurm = Some(SlurmSample { jobs: vec![record], runs, managed: None });
+    sample.slurm = Some(SlurmSample { jobs: vec![record], runs, ..SlurmSample::default() });
     sample.sources.insert(Source::Slurm, SourceState::up(Duration::from_millis(1)));
     sample
 }

@@ -15,7 +15,7 @@ const IDLE_UP_TO: u32 = 1;
 pub(crate) fn join(sample: SlurmSample, now: &Snapshot, previous: Option<&Snapshot>) -> SlurmNode {
     let join = Join { now, previous };
     let boot = now.boot_id.as_ref().map(|id| &id.0);
-    let mut node = SlurmNode { runs: sample.runs, ..SlurmNode::default() };
+    let mut node = SlurmNode { runs: sample.runs, unread: sample.unread, ..SlurmNode::default() };
     for record in sample.jobs.iter().filter(|record| Some(&record.boot_id) == boot) {
         let allocated = record.gpus.iter().flatten();
         node.allocations.extend(allocated.filter_map(|gpu| join.allocation(record, gpu)));
@@ -79,8 +79,8 @@ impl Join<'_> {
         })
     }
 
-    /// Returns whether the previous sample shows that the job had not started yet: it read the records, and there was none
-    /// of this run.
+    /// Returns whether the previous sample shows that the job had not started yet: it read all records, and there was
+    /// none of this run.
     fn is_new(&self, record: &JobRecord) -> bool {
         let Some(previous) = self.previous else { return false };
         let is_same = |other: &JobRecord| (&other.job, other.boot_ms) == (&record.job, record.boot_ms);
@@ -89,7 +89,7 @@ impl Join<'_> {
             let state = |source: Source| previous.sources.get(&source).map(|state| state.fault);
             return state(Source::Proc) == Some(None) && state(Source::Slurm).is_none();
         };
-        !slurm.jobs.iter().any(is_same)
+        !slurm.unread && !slurm.jobs.iter().any(is_same)
     }
 
     fn before(&self, record: &JobRecord, gpu: &Gpu) -> Option<&Allocation> {
@@ -165,7 +165,8 @@ impl Join<'_> {
         self.now.gpus.iter().filter(managed).filter_map(row).collect()
     }
 
-    /// Returns the memory of processes outside Slurm; `None` if there are none, or if one may belong to a job.
+    /// Returns the memory of processes outside Slurm; `None` if there are none, or if one may belong to a job, as one may
+    /// whose cgroup is unknown.
     fn held_outside_slurm(&self, gpu: &Gpu, jobs: &[JobRecord]) -> Option<u64> {
         if !self.now.namespace.attributes() {
             return None;
@@ -177,6 +178,9 @@ impl Join<'_> {
         for holder in &gpu.holders {
             let facts = self.now.processes.get(&holder.process)?.facts.as_ref()?;
             let place = &facts.place;
+            if place.cgroup.is_empty() {
+                return None;
+            }
             if place.slurm_job.is_some() || place.boundary.is_none() && is_system(&facts.comm, facts.uid) {
                 continue;
             }
