@@ -22,7 +22,9 @@ use bailiff_snapshot::{
     Claim, Entry, Fault, GpuSample, GpuState, Health, Kinds, Mps, MpsDaemon, PidNamespace, PoolGpu,
     ProcessKey, Sample, Seen, Snapshot,
 };
-use made_up::{GIB, entry, facts, found, gpu, large, motley, pool, sample, small, walk, with_slurm};
+use made_up::{
+    GIB, entry, facts, found, gpu, large, motley, pool, sample, small, walk, with_slurm, without_jobs,
+};
 use parse::{Page, parse};
 use proptest::prelude::*;
 
@@ -66,7 +68,7 @@ fn both_formats_have_the_same_samples() {
 
 #[test]
 fn every_label_stands_in_the_table_and_most_families_on_this_page() {
-    let page = page(&walk([motley(1), with_slurm(motley(2))]));
+    let page = page(&walk([without_jobs(with_slurm(motley(1))), with_slurm(motley(2))]));
     for sample in &page.samples {
         let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == family_of(sample));
         let labels: Vec<&str> =
@@ -112,7 +114,7 @@ fn health_is_published_as_it_was_reported() {
 
 #[test]
 fn gpu_allocated_by_slurm_has_its_state_and_memory_elsewhere_is_reported() {
-    let page = page(&walk([motley(1), with_slurm(motley(2))]));
+    let page = page(&walk([without_jobs(with_slurm(motley(1))), with_slurm(motley(2))]));
     let job = ("slurm_job", "4711");
     let labels = [job, ("user", "carol"), ("gpu", "4"), ("state", "never_used")];
     assert_eq!(page.value("bailiff_slurm_gpu_allocation_info", &labels), Some(1.0));

@@ -269,8 +269,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns whether a process that has the device file open does not count: a service of the driver, or a display server,
-    /// MPS or a monitor of the system. Monitors may run in containers, but not in jobs, where users choose names.
+    /// Returns whether a process that has the device file open does not count: a service of the driver, or a display
+    /// server, MPS or a monitor of the system. Monitors may run in containers, but not in jobs, where users choose names.
     fn is_exempt_program(&self, process: &DeviceProcess, found: &Found) -> bool {
         let is_monitor = is_run_by_system(process.uid) && self.monitors.contains(&process.comm);
         found.job.is_none() && (is_service(process) || is_monitor || is_system(&process.comm, process.uid))
@@ -296,12 +296,15 @@ mod tests {
             gpu.about.minor = Some(0);
             fixtures::walk([fixtures::sample((0, Duration::from_secs(10)), vec![gpu], None)])
         };
-        let inspection = with_reader(&listed(Some(vec![])), |reader| reader.listed());
-        assert_eq!((inspection.findings.len(), inspection.unknown.len()), (1, 0));
-        let inspection = with_reader(&listed(None), |reader| reader.listed());
-        assert_eq!(inspection.findings, []);
-        assert_eq!(inspection.unknown, ["gpu 0: the driver's process list cannot be read"]);
-        assert!(inspection.unread.gpus.contains(&0));
+        let found = |snapshot: &Snapshot| {
+            with_reader(snapshot, |reader| {
+                let found = reader.listed();
+                (found.findings.len(), found.unknown, found.unread.gpus.contains(&0))
+            })
+        };
+        assert_eq!(found(&listed(Some(vec![]))), (1, vec![], false));
+        let unknown = "gpu 0: the driver's process list cannot be read".to_owned();
+        assert_eq!(found(&listed(None)), (0, vec![unknown], true));
     }
 
     #[test]

@@ -346,9 +346,8 @@ fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
                 let place = Place { directory: Rc::clone(&directory), path: name.clone(), name, kind };
                 found.push(Found { owner: about.st_uid, place });
             }
-            // A mount point, below which there may be quotas.
-            Err(Errno::XDEV) => whole = false,
             Err(Errno::NOENT) => {}
+            // For example a mount point (`EXDEV`), below which there may be quotas.
             Err(_) => whole = false,
         }
     }

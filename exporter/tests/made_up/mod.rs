@@ -195,6 +195,12 @@ pub(crate) fn with_slurm(mut sample: Sample) -> Sample {
     sample
 }
 
+/// Removes the jobs from a sample, as before their prologs.
+pub(crate) fn without_jobs(mut sample: Sample) -> Sample {
+    sample.slurm.iter_mut().for_each(|slurm| slurm.jobs.clear());
+    sample
+}
+
 /// Returns alice's quota for process 41 on the first GPU and a MIG instance, and a file that is not a quota file.
 fn quotas(seq: u64) -> Vec<Quota> {
     let row = |uuid: &str, limit| QuotaGpu {
