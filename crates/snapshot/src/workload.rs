@@ -610,7 +610,7 @@ mod tests {
         let nodes = (10u32..60)
             .map(|pid| node(pid, pid - 1 - pid % 3, 10 + (pid / 20) * 10, names[(pid as usize * 7) % 5]));
         let mut machine = table(nodes);
-        machine.get_mut(&31).expect("it is there").home = Home::Unknown;
+        machine.get_mut(&32).expect("it is there").home = Home::Unknown;
         let mut settled = machine.clone();
         let mut unknown = 0;
         for pid in 10..60 {
