@@ -34,7 +34,7 @@ HOLD_ACTIVE Gauge One "bailiff_hold_active" ["hold"]
     "Flags and notifications continue.";
 BREAKER_OPEN Gauge One "bailiff_breaker_open" ["breaker"]
     "1 while the breaker withholds destructive steps, else 0."
-    "mass: nearly all workloads matched at once; failures: three consecutive actions against one user failed (the breaker applies to that user, or to the node if two or more users are affected); unknown: too many targets are unknown. failures and unknown close after limits.breaker_reset; mass is closed by bailiff-enforcer resume.";
+    "mass: nearly all workloads matched at once; failures: three consecutive actions against one user failed (the breaker applies to that user, or to the node if two or more users are affected); unknown: too many targets are unknown; driver_hang: the driver stopped responding after an action. failures and unknown close after limits.breaker_reset; mass and driver_hang are closed by bailiff-enforcer resume.";
 BUDGET_USED Gauge One "bailiff_budget_used" ["budget"]
     "Destructive actions in the last hour that count against the node's budget.";
 BUDGET_LIMIT Gauge One "bailiff_budget_limit" ["budget"]

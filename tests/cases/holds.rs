@@ -274,6 +274,28 @@ fn failures_of_a_user_hold_it_until_clean_time() {
     until("the action", || failed(&tenant));
 }
 
+#[test]
+fn driver_that_hangs_after_an_action_stops_all_actions() {
+    let ticks = ["--interval", "1s", "--look-back", "2s", "--deadline", "1s"];
+    let node = Node::with_ticks(RULES, &[""], &ticks);
+    let tenant = Tenant::ending_on_term(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    tenant.gone();
+    node.change(|driver| driver.head = "faults: {hang: true}".to_owned());
+    enforcer.until("the breaker is open", |page| {
+        (page.value("bailiff_breaker_open", &[("breaker", "driver_hang")])? == 1.0).then_some(())
+    });
+    let opened = node.home.until_line("breaker", "opened");
+    assert_eq!(opened["detail"], "driver_hang: the driver stopped responding after an action");
+    node.change(|driver| driver.head.clear());
+    let tenant = Tenant::ending_on_term(&node.home);
+    node.hold(&tenant, 0, "used: 1GiB");
+    enforcer.until_waits(tenant.pid(), "driver_hang_breaker");
+    assert!(enforcer.run(&["resume"]).status.success());
+    tenant.gone();
+}
+
 /// Processes younger than two intervals do not count as unknown, so a test suite that starts many processes does not
 /// hold the node's actions.
 #[test]

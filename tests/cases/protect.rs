@@ -16,7 +16,7 @@ use std::process::Command;
 use end_to_end::enforcer::Enforcer;
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
-use end_to_end::holder::child;
+use end_to_end::holder::{child, children};
 use end_to_end::home::Home;
 use end_to_end::node::{Node, TICKS};
 use end_to_end::programs;
@@ -123,6 +123,31 @@ fn helper_started_after_the_snapshot_cancels_the_action() {
         assert_eq!(tenant.output_lines(), ["ready", "TERM"], "{protect}");
         assert!(tenant.is_running() && fs::exists(format!("/proc/{helper}")).unwrap());
     }
+}
+
+/// Ending a process that CRIU restored can hang the driver.
+#[test]
+fn process_below_criu_is_exempt() {
+    let node = node(&rules("process", "", ""));
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("criu");
+    fs::copy(exe("/bin/sh"), &program).unwrap();
+    let mut command = Command::new("setsid");
+    command.arg(&program).args(["-c", "setpriv --reuid 65534 --clear-groups sleep infinity & echo ready; wait"]);
+    let criu = Tenant::spawn(&node.home, command);
+    let restored = until("the restored process", || {
+        let pid = *children(criu.pid()).first()?;
+        (fs::read_to_string(format!("/proc/{pid}/comm")).ok()? == "sleep\n").then_some(pid)
+    });
+    node.hold_process(restored, "used: 1GiB");
+    let idle = Tenant::ending_on_term(&node.home);
+    node.hold(&idle, 0, "used: 1GiB");
+    let enforcer = node.home.enforcer(&[]);
+    idle.gone();
+    enforcer.ticks(5);
+    let text = explained(&enforcer, restored);
+    assert!(text.contains("CRIU restored it, and ending it can hang the driver"), "{text}");
+    assert!(fs::exists(format!("/proc/{restored}")).unwrap());
 }
 
 #[test]

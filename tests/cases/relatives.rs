@@ -284,6 +284,34 @@ fn child_with_unreadable_cgroup_makes_only_its_relatives_unknown() {
 }
 
 #[test]
+fn children_of_criu_are_restored_also_after_it_has_exited() {
+    let criu = |pid| Process { comm: "criu".into(), owner: 0, ..Process::new(pid) };
+    let docker = format!("0::/system.slice/docker-{CONTAINER}.scope\n");
+    let criu_of = [
+        criu(4000),
+        Process { owner: 1000, ..criu(4010) },
+        Process { cgroup: docker, ..criu(4020) },
+        // A setuid program that a user started under this name.
+        criu(4030),
+        Process::new(4040),
+    ];
+    let child = |parent: &Process| Process { ppid: parent.pid, ..Process::new(parent.pid + 1) };
+    let procfs = criu_of.iter().fold(Procfs::new(), |all, parent| all.with(parent).with(&child(parent)));
+    std::os::unix::fs::symlink("/usr/sbin/criu", procfs.path().join("4000/exe")).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/su", procfs.path().join("4030/exe")).unwrap();
+    let holders = criu_of.map(|parent| parent.pid + 1);
+    let mut reader = StreamReader::over(&procfs, &holders);
+    let restored = |snapshot: &Snapshot| holders.map(|pid| facts(snapshot, pid).restored);
+    assert_eq!(restored(&reader.next_with_relatives()), [true, false, false, false, false]);
+    procfs.add(&Process::new(4001));
+    procfs.remove(4000);
+    let snapshot = reader.ticks.find(|snapshot| facts(snapshot, 4001).ppid == 1);
+    assert_eq!(restored(&snapshot), [true, false, false, false, false], "criu -d");
+    procfs.write("4001/stat", "4001 (python3) S 1 4001 4001 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 200 0 0");
+    reader.ticks.until("another process with this pid", |snapshot| (!facts(snapshot, 4001).restored).then_some(()));
+}
+
+#[test]
 fn process_table_over_the_limit_is_not_read() {
     let procfs = Procfs::new().with(&Process::new(4100));
     for pid in 100_000..100_000 + (32 << 10) {

@@ -125,8 +125,16 @@ pub struct Facts {
     pub claim: Claim,
     /// Ancestors, up to the first process; `None` if one is unreadable or leases are not exported.
     pub ancestors: Option<Vec<ProcessKey>>,
+    /// Whether CRIU is or was its ancestor. If not, it is unknown whether it was restored.
+    pub restored: bool,
     /// Whether a process of its workload, or one that descends from it, could not be read in time, or has an unknown cgroup.
     pub unread_relatives: bool,
+}
+
+/// Returns whether a process with this name and owner is CRIU, which restores its children. A user can give a setuid
+/// program this name, so the path of the program, if it is known, must have it too.
+pub fn is_criu(comm: &str, uid: Option<u32>, exe: Option<&str>) -> bool {
+    comm == "criu" && uid == Some(0) && exe.is_none_or(|path| path.rsplit('/').next() == Some("criu"))
 }
 
 crate::label_values! {

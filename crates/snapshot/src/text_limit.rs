@@ -186,6 +186,7 @@ mod tests {
             role: None,
             claim: Claim::Unread,
             ancestors: None,
+            restored: false,
             unread_relatives: false,
         };
         for (count, expected) in [(1000, place.cgroup.as_str()), (4000, "/user.slice/user-1000.slice")] {

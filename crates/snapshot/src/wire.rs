@@ -294,6 +294,9 @@ pub struct Facts {
     /// Pid and start tick of each ancestor, up to the first process; `None` if one is unreadable.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "pairs")]
     pub ancestors: Option<Vec<ProcessKey>>,
+    /// Whether CRIU is or was its ancestor; omitted if that is unknown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restored: bool,
     /// Whether a process of its workload, or one that descends from it, could not be read in time, so that its relatives
     /// are unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use bailiff_snapshot::{FIRST_USER, ProcessKey, State};
+use bailiff_snapshot::{FIRST_USER, ProcessKey, State, is_criu};
 
 use crate::process::{Devices, ProcessInfo};
 use crate::verdict::{Member, Outcome, Subject};
@@ -32,7 +32,7 @@ const fn on_host(why: &'static str, names: &'static [&'static str]) -> Protected
     Protected { why, names, runs_as: RunsAs::System, contained: false }
 }
 
-const PROTECTED: [Protected; 11] = [
+const PROTECTED: [Protected; 12] = [
     Protected {
         contained: true,
         ..on_host("it is a driver service", &["nvidia-persiste*", "nv-fabricmanage*", "nvidia-fabricma*"])
@@ -63,6 +63,7 @@ const PROTECTED: [Protected; 11] = [
     },
     on_host("it is part of systemd", &["systemd*", "(sd-pam)", "(systemd)"]),
     on_host("it is an init process", &["init", "tini"]),
+    on_host("it restores processes", &["criu"]),
     on_host("it manages login sessions", &["sshd*", "login"]),
     on_host("it is a message bus", &["dbus-daemon", "dbus-broker*"]),
     on_host(
@@ -137,6 +138,8 @@ pub struct Traits<'a> {
     pub exe: Option<&'a str>,
     /// Owner of the program's file; `None` if unknown.
     pub exe_uid: Option<u32>,
+    /// Whether CRIU is known to have restored it.
+    pub restored: bool,
 }
 
 impl<'a> From<&'a ProcessInfo> for Traits<'a> {
@@ -148,8 +151,17 @@ impl<'a> From<&'a ProcessInfo> for Traits<'a> {
             contained: person.place.container.is_some(),
             exe: person.exe.as_deref(),
             exe_uid: person.exe_uid,
+            restored: false,
         }
     }
+}
+
+/// Why a process that CRIU restored is exempt: with driver 595, ending one hung the node (NVIDIA/cuda-checkpoint issue 53).
+pub const RESTORED: &str = "CRIU restored it, and ending it can hang the driver (restored_process)";
+
+/// Returns whether a process is CRIU, whose children were restored by it.
+pub fn restores(process: &ProcessInfo) -> bool {
+    is_criu(&process.stat.comm, Some(process.uid), process.exe.as_deref()) && !process.place.is_contained()
 }
 
 /// Returns why the built-in protection exempts a process.
@@ -163,6 +175,9 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
             return Some("it runs as root outside a container");
         }
         Some(_) => {}
+    }
+    if process.restored {
+        return Some(RESTORED);
     }
     let protected = with_name(process.comm, process.contained);
     protected.filter(|protected| protected.is_genuine(process)).map(|protected| protected.why)
@@ -401,7 +416,7 @@ mod tests {
             kernel_thread: false,
         };
         let (place, unified) = (Place::parse("0::/here").into(), Some("/here".into()));
-        ProcessInfo { stat, uid: 1000, place, unified, exe: None, exe_uid: None }
+        ProcessInfo { stat, uid: 1000, place, unified, exe: None, exe_uid: None, restored: false }
     }
 
     fn found(pid: u32) -> Found {
@@ -504,7 +519,7 @@ mod tests {
 
     /// Returns an ordinary process whose program is unknown.
     fn traits() -> Traits<'static> {
-        Traits { pid: 4100, comm: "python3", uid: Some(1000), contained: false, exe: None, exe_uid: None }
+        Traits { pid: 4100, comm: "python3", uid: Some(1000), contained: false, exe: None, exe_uid: None, restored: false }
     }
 
     #[test]

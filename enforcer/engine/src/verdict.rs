@@ -88,6 +88,8 @@ pub enum Hold {
     UserFailureBreaker = "user_failure_breaker",
     /// Most outcomes were unknown in ten consecutive snapshots; ends after `breaker_reset` without that.
     UnknownBreaker = "unknown_breaker",
+    /// The driver stopped responding within a minute after an action; ends with `bailiff-enforcer resume`.
+    DriverHangBreaker = "driver_hang_breaker",
     /// No channel has delivered a notification of this match yet, and the step has `requires_notice`.
     Undelivered = "undelivered",
     /// Slurm did not respond to a `cancel_job`; it is queried again after 10 s, and then after twice the previous time, up
@@ -140,6 +142,7 @@ impl Hold {
             Self::FailureBreaker => "three consecutive actions failed for each of two users",
             Self::UserFailureBreaker => "three consecutive actions against the user failed",
             Self::UnknownBreaker => "most targets are unknown",
+            Self::DriverHangBreaker => "the driver stopped responding after an action",
             Self::Undelivered => "no channel has delivered a notification yet",
             Self::NoAnswer => "Slurm did not respond; it is queried again within 5 minutes",
             Self::Failed => "an earlier action against this target failed",

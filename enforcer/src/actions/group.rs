@@ -394,16 +394,20 @@ fn owner(request: &ActionRequest, found: &[Found]) -> Result<u32, Refusal> {
     Ok(holder.person.uid)
 }
 
-/// Returns processes that are never signalled: this program, its ancestors, the exporter, its descendants.
+/// Returns processes that are never signalled: this program, its ancestors, the exporter, its descendants, and processes
+/// below CRIU.
 fn ourselves(table: &Table, exporter: Option<ProcessKey>) -> Ourselves {
     let us = std::process::id();
     let own = table.ancestors(us).into_iter().chain([us]);
     let mut all: BTreeMap<u32, &'static str> =
         own.map(|pid| (pid, "it is the enforcer or one of its ancestors")).collect();
-    let mut next: Vec<u32> = exporter.filter(|key| table.has(*key)).map(|key| key.pid).into_iter().collect();
-    while let Some(pid) = next.pop() {
-        if all.insert(pid, "it belongs to the exporter") != Some("it belongs to the exporter") {
-            next.extend(table.children(pid));
+    let exporter = exporter.filter(|key| table.has(*key)).map(|key| key.pid);
+    let criu = table.people.values().filter(|person| guard::restores(person)).map(|person| person.stat.key.pid);
+    let mut next: Vec<_> = criu.map(|pid| (pid, guard::RESTORED)).collect();
+    next.extend(exporter.map(|pid| (pid, "it belongs to the exporter")));
+    while let Some((pid, why)) = next.pop() {
+        if all.insert(pid, why) != Some(why) {
+            next.extend(table.children(pid).iter().map(|child| (*child, why)));
         }
     }
     Ourselves(all)

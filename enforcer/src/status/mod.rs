@@ -138,6 +138,8 @@ pub enum Breaker {
     Failures = "failures",
     /// Too many outcomes are unknown.
     Unknown = "unknown",
+    /// The driver stopped responding after an action.
+    DriverHang = "driver_hang",
 }
 }
 
@@ -145,7 +147,7 @@ impl Breaker {
     /// Describes how the breaker closes.
     pub const fn closes(self) -> &'static str {
         match self {
-            Self::Mass => "resume closes it",
+            Self::Mass | Self::DriverHang => "resume closes it",
             Self::Failures | Self::Unknown => {
                 "closes on resume, or when its cause has been absent for limits.breaker_reset"
             }
@@ -158,6 +160,7 @@ impl Breaker {
             Self::Mass => Hold::MassBreaker,
             Self::Failures => Hold::FailureBreaker,
             Self::Unknown => Hold::UnknownBreaker,
+            Self::DriverHang => Hold::DriverHangBreaker,
         }
     }
 }

@@ -88,6 +88,7 @@ pub fn facts(key: ProcessKey) -> Facts {
         role: None,
         claim: Claim::Unread,
         ancestors: None,
+        restored: false,
         unread_relatives: false,
     }
 }

@@ -9,7 +9,7 @@ use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Proc, ReadError};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Home, Lookup, Node, Workload, descends, start_of_ancestor, workload};
-use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen, State};
+use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen, State, is_criu};
 
 use super::orphan::{Member, OrphanTable};
 use super::others::{Limits, Other, Others, Program};
@@ -152,12 +152,14 @@ impl Relations {
         unread.for_each(|_| gaps.count(Gap::Unread));
         let unread = if walked.is_ok() { HashSet::new() } else { self.climb(proc, time) };
         self.find_workloads(&unread);
+        let criu = self.criu(proc, time.now);
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let entry = self.table.get(&facts.key.pid);
             facts.workload = entry.and_then(|entry| entry.workload.as_ref()).map(Workload::to_string);
             if self.claims == Claims::Read {
                 facts.ancestors = entry.and_then(|entry| self.ancestors(entry));
             }
+            facts.restored |= entry.is_some_and(|entry| self.descends_from(entry, &criu));
         }
         walked?;
         let unclear = self.unclear();
@@ -359,6 +361,36 @@ impl Relations {
             node = parent;
         }
         Some(line)
+    }
+
+    /// Returns the processes outside containers that run CRIU.
+    fn criu(&mut self, proc: &Proc, now: Duration) -> HashSet<u32> {
+        let named = self.found.iter().filter(|other| {
+            is_criu(&other.stat.comm, other.uid, None) && !other.cgroup.place.is_contained()
+        });
+        let named: Vec<Stat> = named.map(|other| other.stat.clone()).collect();
+        let genuine = named.into_iter().filter(|stat| {
+            let program = match self.others.program(stat, now) {
+                Some(program) => program,
+                None => self.others.read_program(proc, stat, (now, self.commands)),
+            };
+            is_criu(&stat.comm, Some(0), program.exe.as_deref())
+        });
+        genuine.map(|stat| stat.key.pid).collect()
+    }
+
+    /// Returns whether one of these processes is a known ancestor.
+    fn descends_from(&self, entry: &Entry, these: &HashSet<u32>) -> bool {
+        let mut node = &entry.node;
+        for _ in 0..MOST_ANCESTORS {
+            let parent = self.table.get(&node.ppid).filter(|_| !self.unread.contains_key(&node.ppid));
+            let Some(parent) = parent.filter(|it| it.node.key.start_ticks <= node.key.start_ticks) else { break };
+            if these.contains(&node.ppid) {
+                return true;
+            }
+            node = &parent.node;
+        }
+        false
     }
 
     /// Returns the processes without GPU memory that belong to a holder's workload or descend from a holder.

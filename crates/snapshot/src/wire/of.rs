@@ -137,6 +137,7 @@ impl From<&crate::Facts> for Facts {
             role: facts.role.map(Word::Known),
             claim: facts.claim.clone(),
             ancestors: facts.ancestors.clone(),
+            restored: facts.restored,
             unread_relatives: facts.unread_relatives,
         }
     }

@@ -80,6 +80,8 @@ attributes! {
     "State of the process; for a workload, of any of its processes. disk_sleep (synonym: D): uninterruptible sleep, in which signals have no effect; stopped: by a signal; frozen: the cgroup is frozen (docker pause); zombie_leader: the thread-group leader exited, other threads are running and hold memory.";
 "orphaned" [Process Workload] Unit::Flag, "proc", process::orphaned,
     "The login session, job or container of the process has ended: its cgroup contains no other process. For a workload, this must be true of all its processes with GPU memory. Unknown for a daemon that forked twice while its login session or container is running.";
+"restored" [Process Workload] Unit::Flag, "proc", process::restored,
+    "CRIU restored a process of the target: CRIU was its ancestor in a snapshot. Never false, because a process can have been restored unnoticed. Such a target is exempt from every step, because ending a restored process can hang the driver.";
 "listed_but_gone" [Process Workload] Unit::Flag, "nvml, proc", process::listed_but_gone,
     "The driver lists the pid as a holder of memory, but there is no such process. The target can be flagged, but not signalled.";
 "gpu_count" [Process Workload] Unit::Count, "nvml", process::gpu_count,

@@ -81,6 +81,15 @@ pub(super) fn orphaned(target: &Target, view: &View) -> Value {
     }
 }
 
+pub(super) fn restored(target: &Target, view: &View) -> Value {
+    let restored = |process: &wire::Process| process.facts.as_ref().is_some_and(|facts| facts.restored);
+    if view.processes(target).any(restored) {
+        Value::Flag(true)
+    } else {
+        Value::Unknown("no process shows whether it was restored")
+    }
+}
+
 pub(super) fn listed_but_gone(target: &Target, view: &View) -> Value {
     let mut known = false;
     for process in view.processes(target) {

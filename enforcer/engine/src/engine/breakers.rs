@@ -1,14 +1,18 @@
 //! Breakers, which stop destructive steps. A breaker opened by failures or by unknown data closes once its cause
-//! has been absent for a time; a breaker opened by too many matches is closed only by an administrator.
+//! has been absent for a time; a breaker opened by too many matches or by a driver that does not respond is closed only
+//! by an administrator.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bailiff_snapshot::{Fault, Word};
 use serde::{Deserialize, Serialize};
 
 use super::Tick;
 use super::ledger::Stamp;
 use crate::policy::Limits;
 use crate::verdict::Hold;
+use crate::view::View;
 
 /// This many consecutive failures against one user open the failure breaker of that user.
 const FAILURES: u32 = 3;
@@ -16,6 +20,8 @@ const FAILURES: u32 = 3;
 const USERS: usize = 2;
 /// The unknown breaker opens after this many consecutive samples with too many unknown outcomes.
 const UNKNOWN_TICKS: u32 = 10;
+/// The driver-hang breaker opens if the driver stops responding at most this long after an action.
+const HANG: Duration = Duration::from_mins(1);
 
 /// State of all breakers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +37,22 @@ pub(crate) struct Breakers {
     #[serde(skip)]
     known_since: Option<Stamp>,
     failures: Vec<Failures>,
+    #[serde(default)]
+    driver_hang: Breaker,
+    #[serde(skip)]
+    driver: Driver,
+}
+
+/// What the driver-hang breaker remembers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Driver {
+    /// Whether an action has ended since the last sample.
+    acted: bool,
+    /// The last sample before which, or during which, an action was carried out.
+    last_action: Option<Stamp>,
+    /// GPUs that did not respond in the last sample, and whether that began soon after an action. The key of the driver
+    /// as a whole is empty.
+    hung: BTreeMap<String, bool>,
 }
 
 /// Failures in a row of actions against one user.
@@ -156,6 +178,30 @@ impl Breakers {
         }
     }
 
+    /// Records that an action was carried out, after which the driver may hang.
+    pub(crate) fn see_action(&mut self) {
+        self.driver.acted = true;
+    }
+
+    /// Opens the driver-hang breaker if the driver, or a GPU, does not respond in two consecutive samples, the first of
+    /// them soon after an action.
+    pub(crate) fn see_driver(&mut self, acting: bool, tick: &Tick<'_>) {
+        let driver = &mut self.driver;
+        if std::mem::take(&mut driver.acted) || acting {
+            driver.last_action = Some(tick.stamp());
+        }
+        let ago = driver.last_action.as_ref().map(|action| action.ago(tick.now, tick.boot_id()));
+        let is_soon = ago.is_some_and(|ago| ago <= HANG);
+        let before = std::mem::take(&mut driver.hung);
+        for name in hung(tick.view) {
+            let follows = before.get(name).copied();
+            if follows == Some(true) {
+                self.driver_hang = Breaker::Open;
+            }
+            driver.hung.insert(name.to_owned(), follows.unwrap_or(is_soon));
+        }
+    }
+
     /// Records how an action against a user ended.
     pub(crate) fn see_request(&mut self, uid: Option<u32>, failed: bool) {
         let place = self.failures.iter().position(|failures| failures.uid == uid);
@@ -184,6 +230,8 @@ impl Breakers {
         self.mass.close();
         self.unknown.close();
         self.failures.clear();
+        self.driver_hang = Breaker::Closed;
+        self.driver.hung.values_mut().for_each(|follows| *follows = false);
     }
 
     /// The users whose failure breaker is open.
@@ -197,10 +245,19 @@ impl Breakers {
             (self.mass == Breaker::Open, Hold::MassBreaker),
             (self.failing().count() >= USERS, Hold::FailureBreaker),
             (self.unknown == Breaker::Open, Hold::UnknownBreaker),
+            (self.driver_hang == Breaker::Open, Hold::DriverHangBreaker),
         ]
         .into_iter()
         .filter_map(|(open, hold)| open.then_some(hold))
     }
+}
+
+/// Returns the UUIDs of the GPUs that did not respond in time, and an empty string if the driver did not.
+fn hung(view: &View) -> impl Iterator<Item = &str> {
+    let is_late = |fault: Option<&Word<Fault>>| fault.and_then(Word::known) == Some(Fault::Timeout);
+    let gpus = view.snapshot.gpus.iter().filter(move |gpu| is_late(gpu.fault.as_ref()));
+    let driver = view.snapshot.sources.get("nvml").filter(move |source| is_late(source.fault.as_ref()));
+    gpus.filter_map(|gpu| gpu.uuid.as_deref()).chain(driver.map(|_| ""))
 }
 
 impl super::Engine {

@@ -153,6 +153,11 @@ impl ActionTracker {
         self.in_flight.as_ref().map(|in_flight| in_flight.id)
     }
 
+    /// Returns whether an action is being carried out that is not a dry run.
+    pub(crate) fn is_acting(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(|in_flight| in_flight.mode != Mode::DryRun)
+    }
+
     /// Returns the id of the action in flight and the index of its rule.
     pub(crate) fn in_flight_rule(&self) -> Option<(u64, usize)> {
         self.in_flight.as_ref().map(|in_flight| (in_flight.id, in_flight.rule))
@@ -173,6 +178,9 @@ impl ActionTracker {
         let in_flight = self.in_flight.take_if(|in_flight| in_flight.id == report.id)?;
         if in_flight.mode == Mode::DryRun {
             return Some(in_flight);
+        }
+        if report.acted {
+            self.breakers.see_action();
         }
         if !report.acted || report.outcome == Outcome::Gone {
             self.take_back(&in_flight, report.outcome);

@@ -70,6 +70,7 @@ pub(crate) fn builtin(
             contained: contained(process),
             exe: facts.and_then(|facts| facts.exe.as_deref()),
             exe_uid: facts.and_then(|facts| facts.exe_uid),
+            restored: facts.is_some_and(|facts| facts.restored),
         };
         process.key().and_then(is_ours).or_else(|| guard::builtin(&traits, root))
     });
@@ -83,6 +84,7 @@ pub(crate) fn builtin(
                 contained: inside,
                 exe: relative.exe.as_deref(),
                 exe_uid: relative.exe_uid,
+                restored: false,
             };
             is_ours(relative.key()).or_else(|| guard::builtin(&traits, root))
         })

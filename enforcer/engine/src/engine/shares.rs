@@ -119,7 +119,7 @@ impl Shares {
 }
 
 impl ActionTracker {
-    /// Opens breakers if too many targets match or too many are unknown, and closes those without a cause for
+    /// Opens breakers if too many targets match, too many are unknown, or the driver hangs, and closes those without a cause for
     /// `breaker_reset`.
     pub(crate) fn see_shares(
         &mut self,
@@ -139,6 +139,7 @@ impl ActionTracker {
         let is_most = shares.is_mostly_unknown(users);
         self.breakers.see_unknown(is_most, tick, reset);
         self.breakers.forget_failures(tick, reset);
+        self.breakers.see_driver(self.is_acting(), tick);
     }
 }
 

@@ -777,6 +777,57 @@ fn unknown_breaker_closes_after_clean_time() {
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
 }
 
+/// The breaker opens if a GPU does not respond in two consecutive samples soon after an action, and only an administrator
+/// closes it.
+#[test]
+fn hang_of_the_driver_after_an_action_stops_all_actions() {
+    let wait = |ms| move |node: &mut Node| node.wait(ms);
+    let cases: [(&str, &dyn Fn(&mut Node), u64, bool); 5] = [
+        ("after an action", &|node| node.report(Outcome::Released), 2, true),
+        ("while it is being carried out", &|_| {}, 2, true),
+        ("once", &|node| node.report(Outcome::Released), 1, false),
+        ("long after it", &|node| (node.report(Outcome::Released), node.tick(), wait(120_000)(node)).2, 2, false),
+        ("after an action that did nothing", &|node| node.report(Outcome::Refused), 2, false),
+    ];
+    for (name, then, hung, opens) in cases {
+        let mut node = Node::new(&terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 1m"));
+        assert_eq!(node.run("TTTT")[3], "4100 terminate", "{name}");
+        then(&mut node);
+        node.gpus[1].fault = Some("timeout");
+        for _ in 0..hung {
+            node.tick();
+        }
+        node.gpus[1].fault = None;
+        if node.engine.in_flight().is_some() {
+            node.report(Outcome::Released);
+        }
+        node.processes.clear();
+        node.process(4200);
+        for _ in 0..3 {
+            node.wait(600_000);
+            node.tick();
+        }
+        let events = node.ticks(4).concat();
+        assert_eq!(events.contains("driver_hang_breaker"), opens, "{name}: {events}");
+        assert_eq!(events.contains("4200 terminate"), !opens, "{name}: {events}");
+        if opens {
+            node.engine.resume();
+            assert_eq!(node.ticks(2), ["4200 due terminate", "4200 terminate"], "{name}");
+        }
+    }
+}
+
+#[test]
+fn gpu_that_hung_before_an_action_does_not_stop_others() {
+    let mut node = Node::new(&terminate());
+    node.gpus[1].fault = Some("timeout");
+    assert_eq!(node.run("TTTT")[3], "4100 terminate");
+    node.report(Outcome::Released);
+    node.processes.clear();
+    node.process(4200);
+    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
+}
+
 #[test]
 fn processes_younger_than_two_intervals_are_not_unknown() {
     for (age, opens) in [(9_000, false), (10_000, true)] {

@@ -123,6 +123,7 @@ pub(super) struct TestJob {
 pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) -> wire::Facts {
     let groups = fields.given("groups", strings, faults);
     let parent = fields.given("parent", yaml::count, faults);
+    let restored = fields.given("restored", yaml::flag, faults).unwrap_or_default();
     let mut text = |name: &str| fields.given(name, string, faults);
     let place = Place {
         container: text("container"),
@@ -148,6 +149,7 @@ pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) 
         role: text("role").as_deref().map(Word::from),
         claim: text("lease").map_or(Claim::Nothing, Claim::Lease),
         ancestors: Some(Vec::new()),
+        restored,
         ..wire::Facts::default()
     }
 }
