@@ -112,8 +112,12 @@ fn compare_health(page: &Page, gpu: &Value) {
     let number = number.map(|number| u64::try_from(number).unwrap());
     assert!(number.is_none() || number == fields["230"].as_u64(), "{uuid} {fields}");
     let events: f64 = page.all("bailiff_gpu_clock_event", &[("gpu_uuid", uuid)]).map(|(_, one)| one).sum();
-    let mask = gpu["clock_events"].as_u64().unwrap() & 0x4ec;
+    let mask = gpu["throttle_reasons"].as_u64().unwrap();
+    assert!(gpu["clock_events"].as_u64().is_none_or(|other| other == mask), "{uuid}");
+    let mask = mask & 0x4ec;
     assert_eq!(events, f64::from(mask.count_ones().max(1)), "{uuid}");
+    let joules = page.value("bailiff_gpu_energy_joules_total", &[("gpu_uuid", uuid)]);
+    assert_eq!(joules, gpu["energy"].as_f64().map(|millijoules| millijoules / 1000.0), "{uuid}");
 }
 
 /// Compares whether the driver reports a hard limit of a cgroup with whether the memory is unknown for it.

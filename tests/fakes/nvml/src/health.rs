@@ -75,7 +75,7 @@ device_calls! {
     nvmlDeviceGetRemappedRows(
         call, corrected: Out<c_uint>, uncorrected: Out<c_uint>, pending: Out<c_uint>, failed: Out<c_uint>
     ) {
-        let rows = call.gpu()?.written.remapped_rows.as_ref().ok_or(Code::NOT_SUPPORTED)?;
+        let rows = rows(call.gpu()?)?;
         put(corrected, rows.corrected)?;
         put(uncorrected, rows.uncorrected)?;
         put(pending, rows.pending.into())?;
@@ -161,9 +161,14 @@ fn energy(gpu: &Gpu) -> c_ulonglong {
 
 type FieldAnswer = Result<(c_uint, c_ulonglong), Code>;
 
+/// Returns the rows, which the driver does not report for a GPU with MIG instances.
+fn rows(gpu: &Gpu) -> Result<&RemappedRows, Code> {
+    let rows = gpu.written.remapped_rows.as_ref().filter(|_| gpu.written.mig.is_none());
+    rows.ok_or(Code::NOT_SUPPORTED)
+}
+
 fn remapped(gpu: &Gpu, part: fn(&RemappedRows) -> c_uint) -> FieldAnswer {
-    let rows = gpu.written.remapped_rows.as_ref().ok_or(Code::NOT_SUPPORTED)?;
-    Ok((UNSIGNED_INT, part(rows).into()))
+    Ok((UNSIGNED_INT, part(rows(gpu)?).into()))
 }
 
 fn retired(gpu: &Gpu, part: fn(&Ecc) -> c_ulonglong) -> FieldAnswer {
