@@ -139,7 +139,11 @@ fn mig_instances_have_no_health() {
     let page =
         page("gpus: [{mig: [{gi: 1, profile: 1g.18gb, memory: {total: 16GiB}}], recovery_action: 1}]\n");
     assert_eq!(action(&page), [("gpu_reset".to_owned(), 1.0)]);
-    assert_eq!(labels(&page, "bailiff_gpu_remapped_rows", "kind"), [], "the driver does not report them with MIG");
+    assert_eq!(
+        labels(&page, "bailiff_gpu_remapped_rows", "kind"),
+        [],
+        "the driver does not report them with MIG"
+    );
     for family in ["bailiff_gpu_recovery_action", "bailiff_gpu_ecc_errors_total", "bailiff_gpu_clock_event"] {
         assert_eq!(page.all(family, &[("gpu", "0:0")]).count(), 0, "{family}");
     }

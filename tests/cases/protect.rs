@@ -133,7 +133,9 @@ fn process_below_criu_is_exempt() {
     let program = directory.path().join("criu");
     fs::copy(exe("/bin/sh"), &program).unwrap();
     let mut command = Command::new("setsid");
-    command.arg(&program).args(["-c", "setpriv --reuid 65534 --clear-groups sleep infinity & echo ready; wait"]);
+    command
+        .arg(&program)
+        .args(["-c", "setpriv --reuid 65534 --clear-groups sleep infinity & echo ready; wait"]);
     let criu = Tenant::spawn(&node.home, command);
     let restored = until("the restored process", || {
         let pid = *children(criu.pid()).first()?;

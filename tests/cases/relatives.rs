@@ -308,7 +308,9 @@ fn children_of_criu_are_restored_also_after_it_has_exited() {
     let snapshot = reader.ticks.find(|snapshot| facts(snapshot, 4001).ppid == 1);
     assert_eq!(restored(&snapshot), [true, false, false, false, false], "criu -d");
     procfs.write("4001/stat", "4001 (python3) S 1 4001 4001 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 200 0 0");
-    reader.ticks.until("another process with this pid", |snapshot| (!facts(snapshot, 4001).restored).then_some(()));
+    reader
+        .ticks
+        .until("another process with this pid", |snapshot| (!facts(snapshot, 4001).restored).then_some(()));
 }
 
 #[test]

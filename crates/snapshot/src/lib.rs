@@ -53,7 +53,7 @@ pub use lost::{LastListed, LostGpu};
 pub use memory::{Memory, MemoryUnknown, Parts};
 pub use mps::{Mps, MpsAnswer, MpsDaemon, MpsFault, MpsFile, MpsLog, MpsRejection, MpsServer, MpsStatus};
 pub use place::Place;
-pub use process::{Facts, Io, Relative, Role, Seen, State};
+pub use process::{Facts, Io, Relative, Role, Seen, State, is_criu};
 pub use quota::{InvalidQuota, Quota, QuotaGpu, QuotaProcess};
 pub use reading::{Answer, DeviceSampler, Engines, Reading, UtilSample};
 pub use sample::{DeviceProcess, DeviceProcesses, Driver, Sample};

@@ -416,7 +416,7 @@ mod tests {
             kernel_thread: false,
         };
         let (place, unified) = (Place::parse("0::/here").into(), Some("/here".into()));
-        ProcessInfo { stat, uid: 1000, place, unified, exe: None, exe_uid: None, restored: false }
+        ProcessInfo { stat, uid: 1000, place, unified, exe: None, exe_uid: None }
     }
 
     fn found(pid: u32) -> Found {
@@ -474,7 +474,7 @@ mod tests {
     fn services_are_protected_by_name_and_no_others() {
         let named = "systemd systemd-logind (sd-pam) init sshd sshd-session dbus-daemon dbus-broker-lau containerd \
             containerd-shim-runc-v2 containerd-shim dockerd docker-proxy runc crun conmon crio kubelet slurmd \
-            slurmstepd slurmstepd-wlm slurmctld munged nvidia-persistenced nvidia-persiste nv-fabricmanager nv-fabricmanage \
+            slurmstepd slurmstepd-wlm slurmctld munged criu nvidia-persistenced nvidia-persiste nv-fabricmanager nv-fabricmanage \
             nv-hostengine dcgm-exporter nvidia-dcgm Xorg X Xwayland gnome-shell kwin_wayland sway weston \
             nvidia-cuda-mps-control nvidia-cuda-mps";
         let others = "python3 jupyterhub jupyterhub-singl bailiff bailiff-exporte bailiff-x Xbase initial swaylike crior";
@@ -519,7 +519,37 @@ mod tests {
 
     /// Returns an ordinary process whose program is unknown.
     fn traits() -> Traits<'static> {
-        Traits { pid: 4100, comm: "python3", uid: Some(1000), contained: false, exe: None, exe_uid: None, restored: false }
+        Traits {
+            pid: 4100,
+            comm: "python3",
+            uid: Some(1000),
+            contained: false,
+            exe: None,
+            exe_uid: None,
+            restored: false,
+        }
+    }
+
+    #[test]
+    fn restored_process_is_protected() {
+        let restored = Traits { restored: true, ..traits() };
+        assert_eq!(
+            (builtin(&traits(), Root::Allowed), builtin(&restored, Root::Allowed)),
+            (None, Some(RESTORED))
+        );
+        let docker = format!("0::/docker/{CONTAINER}");
+        for (comm, uid, exe, cgroup, expected) in [
+            ("criu", 0, None, "0::/", true),
+            ("criu", 0, Some("/usr/sbin/criu"), "0::/", true),
+            ("criu", 0, Some("/usr/bin/su"), "0::/", false),
+            ("criu", 1000, None, "0::/", false),
+            ("criu", 0, None, docker.as_str(), false),
+            ("sh", 0, None, "0::/", false),
+        ] {
+            let mut person = ProcessInfo { uid, exe: exe.map(Into::into), ..person(100) };
+            (person.stat.comm, person.place) = (comm.into(), Place::parse(cgroup).into());
+            assert_eq!(restores(&person), expected, "{person:?}");
+        }
     }
 
     #[test]

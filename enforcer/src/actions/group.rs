@@ -402,7 +402,8 @@ fn ourselves(table: &Table, exporter: Option<ProcessKey>) -> Ourselves {
     let mut all: BTreeMap<u32, &'static str> =
         own.map(|pid| (pid, "it is the enforcer or one of its ancestors")).collect();
     let exporter = exporter.filter(|key| table.has(*key)).map(|key| key.pid);
-    let criu = table.people.values().filter(|person| guard::restores(person)).map(|person| person.stat.key.pid);
+    let criu =
+        table.people.values().filter(|person| guard::restores(person)).map(|person| person.stat.key.pid);
     let mut next: Vec<_> = criu.map(|pid| (pid, guard::RESTORED)).collect();
     next.extend(exporter.map(|pid| (pid, "it belongs to the exporter")));
     while let Some((pid, why)) = next.pop() {

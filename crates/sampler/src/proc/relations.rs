@@ -365,9 +365,10 @@ impl Relations {
 
     /// Returns the processes outside containers that run CRIU.
     fn criu(&mut self, proc: &Proc, now: Duration) -> HashSet<u32> {
-        let named = self.found.iter().filter(|other| {
-            is_criu(&other.stat.comm, other.uid, None) && !other.cgroup.place.is_contained()
-        });
+        let named = self
+            .found
+            .iter()
+            .filter(|other| is_criu(&other.stat.comm, other.uid, None) && !other.cgroup.place.is_contained());
         let named: Vec<Stat> = named.map(|other| other.stat.clone()).collect();
         let genuine = named.into_iter().filter(|stat| {
             let program = match self.others.program(stat, now) {
@@ -384,7 +385,9 @@ impl Relations {
         let mut node = &entry.node;
         for _ in 0..MOST_ANCESTORS {
             let parent = self.table.get(&node.ppid).filter(|_| !self.unread.contains_key(&node.ppid));
-            let Some(parent) = parent.filter(|it| it.node.key.start_ticks <= node.key.start_ticks) else { break };
+            let Some(parent) = parent.filter(|it| it.node.key.start_ticks <= node.key.start_ticks) else {
+                break;
+            };
             if these.contains(&node.ppid) {
                 return true;
             }

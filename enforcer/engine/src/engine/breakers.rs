@@ -2,10 +2,9 @@
 //! has been absent for a time; a breaker opened by too many matches or by a driver that does not respond is closed only
 //! by an administrator.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::{Fault, Word};
+use bailiff_snapshot::Fault;
 use serde::{Deserialize, Serialize};
 
 use super::Tick;
@@ -50,9 +49,8 @@ struct Driver {
     acted: bool,
     /// The last sample before which, or during which, an action was carried out.
     last_action: Option<Stamp>,
-    /// GPUs that did not respond in the last sample, and whether that began soon after an action. The key of the driver
-    /// as a whole is empty.
-    hung: BTreeMap<String, bool>,
+    /// If the driver or a GPU did not respond in the last sample: whether that began soon after an action.
+    hung: Option<bool>,
 }
 
 /// Failures in a row of actions against one user.
@@ -186,20 +184,17 @@ impl Breakers {
     /// Opens the driver-hang breaker if the driver, or a GPU, does not respond in two consecutive samples, the first of
     /// them soon after an action.
     pub(crate) fn see_driver(&mut self, acting: bool, tick: &Tick<'_>) {
-        let driver = &mut self.driver;
+        let (driver, is_hung) = (&mut self.driver, is_hung(tick.view));
         if std::mem::take(&mut driver.acted) || acting {
             driver.last_action = Some(tick.stamp());
         }
         let ago = driver.last_action.as_ref().map(|action| action.ago(tick.now, tick.boot_id()));
         let is_soon = ago.is_some_and(|ago| ago <= HANG);
-        let before = std::mem::take(&mut driver.hung);
-        for name in hung(tick.view) {
-            let follows = before.get(name).copied();
-            if follows == Some(true) {
-                self.driver_hang = Breaker::Open;
-            }
-            driver.hung.insert(name.to_owned(), follows.unwrap_or(is_soon));
+        let before = driver.hung.filter(|_| is_hung);
+        if before == Some(true) {
+            self.driver_hang = Breaker::Open;
         }
+        driver.hung = is_hung.then(|| before.unwrap_or(is_soon));
     }
 
     /// Records how an action against a user ended.
@@ -231,7 +226,7 @@ impl Breakers {
         self.unknown.close();
         self.failures.clear();
         self.driver_hang = Breaker::Closed;
-        self.driver.hung.values_mut().for_each(|follows| *follows = false);
+        self.driver.hung = self.driver.hung.and(Some(false));
     }
 
     /// The users whose failure breaker is open.
@@ -252,12 +247,11 @@ impl Breakers {
     }
 }
 
-/// Returns the UUIDs of the GPUs that did not respond in time, and an empty string if the driver did not.
-fn hung(view: &View) -> impl Iterator<Item = &str> {
-    let is_late = |fault: Option<&Word<Fault>>| fault.and_then(Word::known) == Some(Fault::Timeout);
-    let gpus = view.snapshot.gpus.iter().filter(move |gpu| is_late(gpu.fault.as_ref()));
-    let driver = view.snapshot.sources.get("nvml").filter(move |source| is_late(source.fault.as_ref()));
-    gpus.filter_map(|gpu| gpu.uuid.as_deref()).chain(driver.map(|_| ""))
+/// Returns whether the driver or a GPU did not respond in time.
+fn is_hung(view: &View) -> bool {
+    let gpus = view.snapshot.gpus.iter().map(|gpu| &gpu.fault);
+    let driver = view.snapshot.sources.get("nvml").map(|source| &source.fault);
+    gpus.chain(driver).flatten().any(|fault| fault.known() == Some(Fault::Timeout))
 }
 
 impl super::Engine {

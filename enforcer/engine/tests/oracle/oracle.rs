@@ -9,7 +9,7 @@ use bailiff_engine::engine::{Now, Skip};
 use bailiff_engine::policy::{Action, Limits, Mode};
 use bailiff_engine::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_engine::view::View;
-use bailiff_snapshot::{PidNamespace, Truth};
+use bailiff_snapshot::{Fault, PidNamespace, Truth, Word};
 
 use crate::observed::{self, Coverage, ObservedTarget, Traces};
 use crate::plan::{Plan, RulePlan, samples};
@@ -97,6 +97,9 @@ pub(crate) struct Oracle {
     /// Time at which a process was last observed busy.
     busy_ms: Option<u64>,
     unknown_possible: bool,
+    /// Whether the driver or a GPU did not respond in the last sample, and in two consecutive samples after an action.
+    hung: bool,
+    hang_possible: bool,
     /// Users against whom actions failed.
     failed: BTreeMap<String, Traces>,
     /// Targets of refused actions.
@@ -139,6 +142,8 @@ impl Oracle {
             mass_seen: false,
             busy_ms: None,
             unknown_possible: false,
+            hung: false,
+            hang_possible: false,
             failed: BTreeMap::new(),
             refused: BTreeSet::new(),
             begun: Vec::new(),
@@ -185,6 +190,7 @@ impl Oracle {
         // A resume acknowledges the matches. The breaker opens again only after their number has decreased.
         self.mass_seen |= self.mass_possible;
         (self.mass_open, self.mass_possible, self.unknown_possible) = (false, false, false);
+        self.hang_possible = false;
         self.failed.clear();
         self.waiting = None;
     }
@@ -327,6 +333,12 @@ impl Oracle {
         self.tick += 1;
         self.since_start += 1;
         self.since_reload = self.since_reload.saturating_add(1);
+        let timeout = |fault: &Option<Word<Fault>>| fault.as_deref() == Some("timeout");
+        let hung = timeout(&view.snapshot.sources["nvml"].fault)
+            || view.snapshot.gpus.iter().any(|gpu| timeout(&gpu.fault));
+        let acted = !self.requests.is_empty() || !self.begun.is_empty();
+        self.hang_possible |= acted && hung && self.hung;
+        self.hung = hung;
         let interval = view.snapshot.interval_ms;
         if self.interval.replace(interval).is_some_and(|before| before != interval) {
             // Samples with different intervals cannot be added.
@@ -835,6 +847,7 @@ impl Oracle {
             Hold::FailureBreaker => self.failures.values().filter(|of| of.perhaps >= 3).count() >= 2,
             Hold::UserFailureBreaker => self.failures.values().any(|of| of.perhaps >= 3),
             Hold::UnknownBreaker => self.unknown_possible,
+            Hold::DriverHangBreaker => self.hang_possible,
             Hold::Failed => self.refused.contains(&verdict.subject.id.to_string()),
             Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => {
                 !self.requests.is_empty() || !self.begun.is_empty()
@@ -902,6 +915,7 @@ impl Oracle {
         let still = self.held(context.view).is_none()
             && !self.mass_possible
             && !self.unknown_possible
+            && !self.hang_possible
             && self.failures.values().all(|of| of.perhaps < 3)
             && self.in_flight.is_none()
             && !acted;

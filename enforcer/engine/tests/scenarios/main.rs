@@ -786,11 +786,17 @@ fn hang_of_the_driver_after_an_action_stops_all_actions() {
         ("after an action", &|node| node.report(Outcome::Released), 2, true),
         ("while it is being carried out", &|_| {}, 2, true),
         ("once", &|node| node.report(Outcome::Released), 1, false),
-        ("long after it", &|node| (node.report(Outcome::Released), node.tick(), wait(120_000)(node)).2, 2, false),
+        (
+            "long after it",
+            &|node| (node.report(Outcome::Released), node.tick(), wait(120_000)(node)).2,
+            2,
+            false,
+        ),
         ("after an action that did nothing", &|node| node.report(Outcome::Refused), 2, false),
     ];
     for (name, then, hung, opens) in cases {
-        let mut node = Node::new(&terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 1m"));
+        let mut node =
+            Node::new(&terminate().replace("per_node_hour: 100", "per_node_hour: 100, breaker_reset: 1m"));
         assert_eq!(node.run("TTTT")[3], "4100 terminate", "{name}");
         then(&mut node);
         node.gpus[1].fault = Some("timeout");
@@ -815,17 +821,6 @@ fn hang_of_the_driver_after_an_action_stops_all_actions() {
             assert_eq!(node.ticks(2), ["4200 due terminate", "4200 terminate"], "{name}");
         }
     }
-}
-
-#[test]
-fn gpu_that_hung_before_an_action_does_not_stop_others() {
-    let mut node = Node::new(&terminate());
-    node.gpus[1].fault = Some("timeout");
-    assert_eq!(node.run("TTTT")[3], "4100 terminate");
-    node.report(Outcome::Released);
-    node.processes.clear();
-    node.process(4200);
-    assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
 }
 
 #[test]
