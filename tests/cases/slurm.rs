@@ -184,6 +184,43 @@ fn prolog_of_a_gpu_in_use_drains_the_node_and_names_the_holder() {
     assert!(cluster.log().contains(&expected) || cluster.log().contains("root, sleep"), "{}", cluster.log());
 }
 
+/// slurmd passes only `SLURMD_NODENAME` to the health check, and its slurm.conf is not in /etc.
+#[test]
+fn health_check_by_slurmd_drains_the_node_and_names_the_holder() {
+    let extra = "HealthCheckProgram=HOME/health\nHealthCheckInterval=1\n";
+    let cluster = Cluster::start(Tracking::Parents, SHORT, extra);
+    let holder = Holder::sleeping();
+    cluster.hold(holder.pid());
+    let expected = format!("bailiff: gpu 0: 1.0 GiB held by pid {} (", holder.pid());
+    until("the reason", || cluster.node_state().contains(&expected).then_some(()));
+}
+
+#[test]
+fn job_without_steps_has_a_record_until_its_epilog_with_contain() {
+    let cluster = Cluster::start(Tracking::Cgroup, SHORT, "PrologFlags=Alloc,Contain\n");
+    let job = cluster.allocate();
+    until("the record", || cluster.record(&job));
+    let health = cluster.run("health", &["--json"], &[]);
+    assert_eq!(health.status.code(), Some(0), "{}", String::from_utf8_lossy(&health.stdout));
+    assert!(cluster.record(&job).is_some());
+    cluster.must("scancel", &[&job]);
+    until("the epilog", || {
+        (cluster.runs("epilog", "clean") == 1 && cluster.record(&job).is_none()).then_some(())
+    });
+}
+
+#[test]
+fn health_counts_processes_of_jobs_on_gpus_that_no_job_has() {
+    let cluster = Cluster::start(Tracking::Cgroup, SHORT, "");
+    let job = cluster.submit("echo $$; exec sleep 1000");
+    let pid = cluster.pid_of(&job);
+    cluster.scenario.set(&format!("gpus: [{{}}, {{processes: [{{pid: {pid}, used: 1GiB}}]}}]"));
+    assert_eq!(cluster.run("health", &[], &[]).status.code(), Some(1));
+    let node = cluster.node_state();
+    assert!(node.contains(&format!("bailiff: gpu 1: 1.0 GiB held by pid {pid} (")), "{node}");
+    assert!(node.contains(&format!("job {job})")), "{node}");
+}
+
 #[test]
 fn reason_of_an_administrator_is_kept() {
     let cluster = Cluster::start(Tracking::Parents, "", "");
@@ -202,8 +239,16 @@ fn health_ignores_processes_of_running_jobs_and_runs_once() {
     let cluster = Cluster::start(Tracking::Parents, SHORT, "");
     let job = cluster.submit("echo $$; exec sleep 1000");
     cluster.hold(cluster.pid_of(&job));
+    let left = cluster.state().join("jobs/424242.json");
+    let mut record = cluster.record(&job).unwrap();
+    record["job"] = json!("424242");
+    fs::write(&left, record.to_string()).unwrap();
     assert_eq!(cluster.run("health", &[], &[]).status.code(), Some(0));
     assert_eq!(cluster.runs("health", "clean"), 1);
+    assert!(
+        !left.exists() && cluster.record(&job).is_some(),
+        "only the record of the job that ended is deleted"
+    );
     let lock = fs::File::create(cluster.state().join("health.lock")).unwrap();
     lock.lock().unwrap();
     let output = cluster.run("health", &[], &[]);

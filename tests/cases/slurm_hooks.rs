@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
+use end_to_end::orphan::Orphan;
 use end_to_end::programs;
 use end_to_end::slurm::{IDLE, hook};
 use serde_json::{Value, json};
@@ -90,6 +91,22 @@ fn hung_driver_is_unknown_within_the_time_limit() {
         assert_eq!((code, &report["verdict"]), (2, &json!("unknown")), "{report}");
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
+}
+
+/// Open files are read without the driver.
+#[test]
+fn hung_driver_hides_no_open_device_file() {
+    let holder = Orphan::with_device();
+    let (scenario, home) =
+        (Scenario::new("faults: {hang: true}\ngpus: [{count: 2}]"), tempfile::tempdir().unwrap());
+    let (code, report) = prolog(home.path(), &scenario, &["--wait", "1s"], &job("1", "1"));
+    assert_eq!((code, &report["verdict"]), (1, &json!("not_clean")), "{report}");
+    let pids = report["findings"].as_array().unwrap().iter().map(|finding| &finding["process"]["pid"]);
+    assert!(pids.collect::<Vec<_>>().contains(&&json!(holder.pid())), "{report}");
+    assert!(
+        report["unknown"][0].as_str().is_some_and(|why| why.contains("the driver cannot be read")),
+        "{report}"
+    );
 }
 
 #[test]

@@ -37,7 +37,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster of one node with these settings of `slurm.yaml` and lines of `slurm.conf`.
+    /// Starts a cluster of one node with these settings of `slurm.yaml` and lines of `slurm.conf`, in which `HOME` is the
+    /// directory of the hooks.
     ///
     /// # Panics
     /// If the cluster does not start.
@@ -63,7 +64,8 @@ impl Cluster {
             "Prolog={0}/prolog\nEpilog={0}/epilog\nPrologFlags=Alloc\n",
             cluster.home.path().display()
         );
-        cluster.write("extra.conf", &(hooks + extra));
+        let home = cluster.home.path().display().to_string();
+        cluster.write("extra.conf", &(hooks + &extra.replace("HOME", &home)));
         let cgroup = if tracking == Tracking::Parents { "none" } else { "v1" };
         let mut up = cluster.script("up");
         let mut run = || {

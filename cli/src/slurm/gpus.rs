@@ -32,8 +32,6 @@ pub(super) struct Scope {
     pub(super) shared: BTreeSet<usize>,
     /// The hook's job.
     pub(super) job: Option<Job>,
-    /// Jobs whose processes may use the GPUs.
-    pub(super) running: BTreeSet<String>,
 }
 
 /// Reads the GPUs, in a worker process that may hang.
@@ -71,12 +69,6 @@ impl Inspector {
         if Source::Proc.fault(&snapshot.sources).is_some() {
             return Inspection::unknown("/proc cannot be read");
         }
-        if let Some(fault) = Source::Nvml.fault(&snapshot.sources) {
-            let message = self.supervisor.words().map(line).unwrap_or_default();
-            return Inspection::unknown(
-                format!("the driver cannot be read: {} {message}", fault.name()).trim_end(),
-            );
-        }
         let reader = Reader {
             snapshot: &snapshot,
             scope,
@@ -84,7 +76,15 @@ impl Inspector {
             monitors: &self.monitors,
             proc: Proc::open(&self.procfs).ok(),
         };
-        let mut inspection = reader.listed();
+        let mut inspection = match Source::Nvml.fault(&snapshot.sources) {
+            Some(fault) => {
+                let message = self.supervisor.words().map(line).unwrap_or_default();
+                reader.without_driver(
+                    format!("the driver cannot be read: {} {message}", fault.name()).trim_end(),
+                )
+            }
+            None => reader.listed(),
+        };
         if let Some((scan, unread)) = device_processes(&self.procfs, DEADLINE) {
             if scan.unreadable > 0 {
                 inspection
@@ -145,6 +145,13 @@ impl Reader<'_> {
             inspection.uuids.extend(gpu.about.id.iter().map(|id| (minor, id.0.clone())));
             self.add_gpu(position, gpu, &mut inspection);
         }
+        inspection
+    }
+
+    /// Returns that nothing of the GPUs could be read. Open device files can be read nevertheless.
+    fn without_driver(&self, why: &str) -> Inspection {
+        let mut inspection = Inspection { unknown: vec![why.to_owned()], ..Inspection::default() };
+        inspection.unread.gpus.extend(self.scope.gpus.keys());
         inspection
     }
 
@@ -250,13 +257,12 @@ impl Reader<'_> {
 
     /// Returns whether a process on a GPU is a finding.
     fn counts(&self, position: usize, process: &Found) -> bool {
-        let job = process.job.as_deref();
-        if self.scope.shared.contains(&position) {
-            let Some(own) = &self.scope.job else { return true };
+        let own = self.scope.job.as_ref().filter(|_| self.scope.shared.contains(&position));
+        own.is_none_or(|own| match &process.job {
+            Some(job) => own.is_named(job),
             // With `proctrack/linuxproc`, the cgroup does not show the job.
-            return job.map_or_else(|| process.uid.is_none_or(|uid| uid == own.uid), |job| own.is_named(job));
-        }
-        !job.is_some_and(|job| self.scope.running.contains(job))
+            None => process.uid.is_none_or(|uid| uid == own.uid),
+        })
     }
 
     /// Returns whether a process that the driver lists does not count: a display server, MPS or a monitor of the system,

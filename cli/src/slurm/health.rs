@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -52,9 +53,14 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Returns the time limit of the next command.
+    fn limit(&self) -> Duration {
+        self.timeout.min(self.deadline.left())
+    }
+
     /// Runs a program of Slurm.
     fn output(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
-        programs::output(program, arguments, self.timeout.min(self.deadline.left()))
+        programs::output(program, arguments, self.limit())
     }
 }
 
@@ -106,15 +112,17 @@ pub(super) fn health(flags: &Health) -> Result<ExitCode, Failure> {
 fn inspect(flags: &Health, config: &Config, run: &Run<'_>) -> Result<Inspection, String> {
     let common = &flags.common;
     let gpus: BTreeMap<usize, u32> =
-        map(common, config, run.node, run.timeout)?.into_iter().enumerate().collect();
+        map(common, config, run.node, run.limit())?.into_iter().enumerate().collect();
     let mut inspector =
-        Inspector::start(&common.machine, config, run.timeout).map_err(|error| error.to_string())?;
+        Inspector::start(&common.machine, config, run.limit()).map_err(|error| error.to_string())?;
     let mut first: Option<Inspection> = None;
+    let records = || state::records(&common.state_dir).map_err(|error| error.to_string());
     loop {
+        let earlier = records()?;
         let running = running(run)?;
-        let records = state::records(&common.state_dir).map_err(|error| error.to_string())?;
-        let gpus = free(&gpus, &records, &running)?;
-        let mut now = inspector.inspect(&Scope { gpus, running, ..Scope::default() });
+        forget(&common.state_dir, run.node, &earlier, &running).map_err(|error| error.to_string())?;
+        let gpus = free(&gpus, &records()?, &running)?;
+        let mut now = inspector.inspect(&Scope { gpus, ..Scope::default() });
         if now.findings.is_empty() {
             return Ok(now);
         }
@@ -148,6 +156,19 @@ fn free(
     }
     let free = gpus.iter().filter(|(_, minor)| !used.contains(minor));
     Ok(free.map(|(position, minor)| (*position, *minor)).collect())
+}
+
+/// Deletes the records of jobs of this node that Slurm no longer lists, because their epilog did not run. The records were
+/// read before Slurm's list, so none of them is of a job that has started since.
+fn forget(
+    state_dir: &Path,
+    node: &str,
+    records: &[JobRecord],
+    running: &BTreeSet<String>,
+) -> std::io::Result<()> {
+    let is_running = |record: &JobRecord| running.iter().any(|job| record.is_named(job));
+    let mut ended = records.iter().filter(|record| record.node == node && !is_running(record));
+    ended.try_for_each(|record| state::forget(state_dir, &record.job))
 }
 
 /// Returns the ids of the jobs on this node.

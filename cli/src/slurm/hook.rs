@@ -1,9 +1,8 @@
 //! `bailiff slurm prolog` and `epilog`.
 
-#![expect(clippy::disallowed_methods, reason = "waits between two checks, and removes a record")]
+#![expect(clippy::disallowed_methods, reason = "waits between two checks")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -89,8 +88,9 @@ impl<'a> Run<'a> {
         let records = state::records(&self.common.state_dir);
         let own =
             records.ok().and_then(|records| records.into_iter().find(|record| record.job == self.job.id));
+        // A run by hand does not, because the job may still run.
         if self.hook == "epilog" && by_slurmd() {
-            self.note(self.forget());
+            self.note(state::forget(&self.common.state_dir, &self.job.id));
         }
         let config = match Config::read(&self.common.config) {
             Ok(config) => config,
@@ -182,7 +182,7 @@ impl<'a> Run<'a> {
             others.filter_map(|record| record.gpus).flatten().map(|gpu| gpu.minor).collect();
         let shared = gpus.iter().filter(|(_, minor)| elsewhere.contains(minor));
         let shared = shared.map(|(position, _)| *position).collect();
-        Ok(Scope { gpus, shared, job: Some(self.job.clone()), running: BTreeSet::new() })
+        Ok(Scope { gpus, shared, job: Some(self.job.clone()) })
     }
 
     fn print_findings(&self, inspection: &Inspection) -> io::Result<()> {
@@ -240,14 +240,6 @@ impl<'a> Run<'a> {
             boot_ms: millis(self.started),
         };
         state::write(&state::record_path(&self.common.state_dir, &self.job.id), &record)
-    }
-
-    /// Deletes the job's record. A run by hand does not, because the job may still run.
-    fn forget(&self) -> io::Result<()> {
-        match fs::remove_file(state::record_path(&self.common.state_dir, &self.job.id)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
     }
 }
 

@@ -108,11 +108,13 @@ pub(super) struct Unread {
 impl Unread {
     /// Returns whether it is unknown if an earlier finding is still true.
     fn includes(&self, finding: &Finding) -> bool {
+        let is_gpu_unread = self.gpus.contains(&finding.gpu);
         self.all
-            || self.gpus.contains(&finding.gpu)
             || match &finding.process {
-                Some(process) => self.files || self.pids.contains(&process.pid),
-                None => self.memory.contains(&finding.gpu),
+                // The driver is not needed to see that its files are closed.
+                Some(process) if !process.listed => self.files || self.pids.contains(&process.pid),
+                Some(process) => is_gpu_unread || self.files || self.pids.contains(&process.pid),
+                None => is_gpu_unread || self.memory.contains(&finding.gpu),
             }
     }
 }
@@ -162,7 +164,7 @@ mod tests {
             uid: None,
             user: None,
             job: None,
-            listed: false,
+            listed: pid == 43,
         });
         Finding { gpu, bytes: None, process }
     }
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(kept(none(), vec![]), [0; 0]);
         assert_eq!(kept(Unread { pids: BTreeSet::from([42, 99]), ..none() }, vec![]), [42]);
         assert_eq!(kept(Unread { pids: BTreeSet::from([42]), ..none() }, vec![finding(0, Some(42))]), [42]);
-        assert_eq!(kept(Unread { gpus: BTreeSet::from([1]), ..none() }, vec![]), [43, 0]);
+        assert_eq!(kept(Unread { gpus: BTreeSet::from([0, 1]), ..none() }, vec![]), [43, 0]);
         assert_eq!(kept(Unread { memory: BTreeSet::from([0, 1]), ..none() }, vec![]), [0]);
         assert_eq!(kept(Unread { files: true, ..none() }, vec![]), [41, 42, 43]);
         assert_eq!(kept(Inspection::unknown("x").unread, vec![]), [41, 42, 43, 0]);

@@ -90,7 +90,7 @@ fn host_name() -> String {
 
 /// Returns when gres.conf was last changed; `None` if it is not beside slurm.conf.
 fn gres_changed() -> Option<SystemTime> {
-    let conf = variable("SLURM_CONF").unwrap_or_else(|| "/etc/slurm/slurm.conf".to_owned());
+    let conf = programs::conf().unwrap_or_else(|| "/etc/slurm/slurm.conf".to_owned());
     fs::metadata(Path::new(&conf).with_file_name("gres.conf")).ok()?.modified().ok()
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use bailiff_lifecycle::permissions::FilePermissions;
-use bailiff_proc::Proc;
+use bailiff_proc::{Proc, Process};
 use bailiff_subprocess::{Talk, run};
 
 /// Directories in which Slurm is usually installed.
@@ -26,7 +26,7 @@ pub(super) fn output(program: &str, arguments: &[&str], deadline: Duration) -> R
     command.args(arguments).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
     // With `%s`, times are seconds since the epoch.
     command.env("SLURM_TIME_FORMAT", "%s");
-    if let Some(conf) = std::env::var_os("SLURM_CONF") {
+    if let Some(conf) = conf() {
         command.env("SLURM_CONF", conf);
     }
     let failed = |why: &dyn std::fmt::Display| format!("{} {}: {why}", path.display(), arguments.join(" "));
@@ -60,19 +60,51 @@ fn find(program: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
+/// Returns the path of slurm.conf, if it is not the usual one. slurmd does not tell it to a `HealthCheckProgram`.
+pub(super) fn conf() -> Option<String> {
+    std::env::var("SLURM_CONF").ok().or_else(|| {
+        let (slurmd, _) = slurmd()?;
+        let named = slurmd.cmdline().ok().and_then(|line| option_f(&String::from_utf8_lossy(&line)));
+        named.or_else(|| slurmd.variable("SLURM_CONF")).filter(|path| path.starts_with('/'))
+    })
+}
+
+/// Returns the value of `-f` in a command line.
+fn option_f(line: &str) -> Option<String> {
+    let mut words = line.split('\0').skip(1);
+    let path = words.find_map(|word| word.strip_prefix("-f"))?;
+    if path.is_empty() { words.next().map(str::to_owned) } else { Some(path.to_owned()) }
+}
+
+/// Returns the slurmd that started this command, and the path of its program.
+fn slurmd() -> Option<(Process, String)> {
+    let process = Proc::own().and_then(|proc| proc.process(std::os::unix::process::parent_id())).ok()?;
+    let exe = process.exe().ok().filter(|exe| is_slurms(exe, "slurmd"))?;
+    Some((process, exe))
+}
+
 /// Returns the directories of the Slurm installation whose slurmd started this hook.
 fn beside_parent() -> Vec<PathBuf> {
-    let exe = Proc::own().and_then(|proc| proc.process(std::os::unix::process::parent_id())?.exe());
-    let Ok(exe) = exe else { return Vec::new() };
-    match Path::new(&exe).parent().and_then(Path::parent) {
-        Some(root) if is_slurms(&exe, "slurmd") => vec![root.join("sbin"), root.join("bin")],
-        _ => Vec::new(),
-    }
+    let exe = slurmd().map(|(_, exe)| PathBuf::from(exe));
+    let root = exe.as_deref().and_then(Path::parent).and_then(Path::parent);
+    root.map(|root| vec![root.join("sbin"), root.join("bin")]).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slurmd_is_told_its_settings_with_f() {
+        for (line, expected) in [
+            ("slurmd\0-D\0-f\0/srv/slurm.conf\0", Some("/srv/slurm.conf")),
+            ("slurmd\0-f/srv/slurm.conf\0-D\0", Some("/srv/slurm.conf")),
+            ("slurmd\0-D\0", None),
+            ("slurmd\0-f", None),
+        ] {
+            assert_eq!(option_f(line).as_deref(), expected, "{line:?}");
+        }
+    }
 
     #[test]
     fn programs_of_slurm_have_these_paths() {

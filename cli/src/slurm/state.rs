@@ -60,6 +60,14 @@ pub(super) fn record_path(state_dir: &Path, job: &JobId) -> PathBuf {
     jobs(state_dir).join(format!("{job}.json"))
 }
 
+/// Deletes the record of a job.
+pub(super) fn forget(state_dir: &Path, job: &JobId) -> io::Result<()> {
+    match fs::remove_file(record_path(state_dir, job)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 fn jobs(state_dir: &Path) -> PathBuf {
     state_dir.join("jobs")
 }

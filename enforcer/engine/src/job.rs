@@ -129,11 +129,15 @@ pub fn confirm(output: &str, job: &Job, name: &str) -> Result<(), Refusal> {
     if found { Ok(()) } else { Err(changed(&format!("{name} names another job than {} in Slurm", job.id))) }
 }
 
-/// Returns the state of a job; `None` if Slurm does not show it.
-pub fn state<'a>(output: &'a str, id: &JobId) -> Option<&'a str> {
+/// Returns the state of a job; `CANCELLED` if Slurm has forgotten the job.
+///
+/// # Errors
+/// If Slurm shows several jobs with this id.
+pub fn state<'a>(output: &'a str, id: &JobId) -> Result<&'a str, String> {
     match Line::about(output, id).as_slice() {
-        [line] => Some(line.state),
-        _ => None,
+        [] => Ok("CANCELLED"),
+        [line] => Ok(line.state),
+        _ => Err(format!("Slurm shows several jobs with id {id}")),
     }
 }
 
@@ -297,10 +301,11 @@ mod tests {
         let job =
             Job { id: id.clone(), uid: 1000, node: "n1".into(), began: Duration::from_secs(1_700_000_000) };
         assert_eq!(decide(RUNNING, &job, JobNodes::One).map(|job| job.name), Ok("7".to_owned()));
-        assert_eq!(state(RUNNING, &id), Some("RUNNING"));
+        assert_eq!(state(RUNNING, &id), Ok("RUNNING"));
+        assert_eq!(state("", &id), Ok("CANCELLED"));
         let two = format!("{RUNNING}\n8|7_1|7|1|1000|RUNNING|1|1|n1");
         assert!(decide(&two, &job, JobNodes::One).is_err());
-        assert_eq!(state(&two, &id), None);
+        assert!(state(&two, &id).is_err());
     }
 
     #[test]

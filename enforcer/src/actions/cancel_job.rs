@@ -242,10 +242,10 @@ impl Cancellation<'_> {
         self.group.all_ended() && matches!(self.group.renew(), Ok(0))
     }
 
-    /// Returns the job's state; `CANCELLED` if Slurm has forgotten the job.
+    /// Returns the job's state.
     fn state(&self) -> Result<String, String> {
         let output = self.programs.query(self.job.id.as_ref()).map_err(|refusal| refusal.why)?;
-        Ok(job::state(&output, &self.job.id).unwrap_or("CANCELLED").to_owned())
+        job::state(&output, &self.job.id).map(str::to_owned)
     }
 
     fn released(&self, state: &str) -> ActionResult {
