@@ -64,6 +64,35 @@ fn name_of_a_system_service_does_not_protect() {
     tenants.iter().for_each(Tenant::gone);
 }
 
+/// The user can choose the name of a setuid program, and stop it.
+#[test]
+fn setuid_program_belongs_to_the_user_who_runs_it() {
+    let node =
+        Node::new(&RULES.replace("LIMITS", "limits: {per_user_hour: 9, per_gpu_hour: 9, mass_min: 9}"));
+    let setuid = node.home.path().join("setuid");
+    fs::copy("/bin/sleep", &setuid).unwrap();
+    fs::set_permissions(&setuid, Permissions::from_mode(0o4755)).unwrap();
+    let tenants = ["Xorg", "sshd", "criu"].map(|name| {
+        let program = node.home.path().join(name);
+        symlink(&setuid, &program).unwrap();
+        let mut command = Command::new("setsid");
+        command.arg(&program).arg("infinity").uid(UID).gid(UID);
+        let tenant = Tenant::spawn(&node.home, command);
+        until("the program", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", tenant.pid())).ok()?;
+            status.contains(&format!("Uid:\t{UID}\t0\t0\t0\n")).then_some(())
+        });
+        tenant
+    });
+    for tenant in &tenants {
+        node.hold(tenant, 0, "used: 1GiB");
+    }
+    let _enforcer = node.home.enforcer(&[]);
+    tenants.iter().for_each(Tenant::gone);
+    let page = node.exporter.next();
+    assert_eq!(page.all("bailiff_held_gpu_seconds_total", &[("user", "root")]).count(), 0);
+}
+
 #[test]
 fn name_of_an_mps_server_hides_no_use() {
     let node = Node::new(&RULES.replace("LIMITS", ""));

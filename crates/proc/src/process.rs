@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::path::Path;
 
 use bailiff_snapshot::stat::{self, Stat};
-use bailiff_snapshot::{ProcessKey, State, Status, redact};
+use bailiff_snapshot::{FIRST_USER, ProcessKey, State, Status, redact};
 use rustix::fs::{AtFlags, PROC_SUPER_MAGIC, RawDir, fstat, fstatfs, statat};
 use rustix::io::Errno;
 
@@ -215,12 +215,14 @@ impl Process {
         if self.stat()?.key == key { Ok(()) } else { Err(ReadError::Gone) }
     }
 
-    /// Returns the effective uid, which owns `/proc/PID` even if the process is not dumpable.
+    /// Returns the effective uid, which owns `/proc/PID` even if the process is not dumpable. A setuid program that a user
+    /// runs belongs to the user, who can choose its name and stop it.
     pub fn owner(&self) -> Result<u32, ReadError> {
         let owner = fstat(&**self)?.st_uid;
         // After the process has exited, the kernel reports uid 0.
         self.attributes("stat")?;
-        Ok(owner)
+        let real = if owner < FIRST_USER { self.uids().ok() } else { None };
+        Ok(real.and_then(|uids| uids.first().copied()).filter(|real| *real >= FIRST_USER).unwrap_or(owner))
     }
 
     /// Returns the real, effective, saved and filesystem uid.

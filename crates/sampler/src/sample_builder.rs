@@ -38,13 +38,19 @@ impl SampleBuilder {
         entries.map(|entry| entry.pid).collect()
     }
 
-    /// Builds the sample. A GPU that was not read is included with a fault and its properties from `known`.
-    pub(crate) fn finish(mut self, frame: &Frame<'_>, known: &BTreeMap<u32, About>) -> Sample {
+    /// Builds the sample. A GPU that was not read is included with its properties from `known` and a fault, which `lost`
+    /// returns if an earlier sample lost it.
+    pub(crate) fn finish(
+        mut self,
+        frame: &Frame<'_>,
+        (known, lost): (&BTreeMap<u32, About>, &dyn Fn(u32) -> Option<Fault>),
+    ) -> Sample {
         let count = self.count.unwrap_or_else(|| known.keys().next_back().map_or(0, |last| last + 1));
         for index in 0..count {
             self.read.entry(index).or_insert_with(|| {
                 let about = known.get(&index).cloned().unwrap_or_else(|| About::unnamed(index));
-                vec![GpuSample::faulty(about, self.fault.unwrap_or(Fault::Timeout))]
+                let fault = lost(index).or(self.fault).unwrap_or(Fault::Timeout);
+                vec![GpuSample::faulty(about, fault)]
             });
         }
         let sources = self.sources(count);

@@ -31,7 +31,7 @@ pub struct Supervisor {
     /// Last known properties of each GPU by index, for samples in which the GPU could not be read.
     known: BTreeMap<u32, About>,
     /// Hung GPUs by index, with the time of the next attempt.
-    hung: BTreeMap<u32, Pause>,
+    hung: BTreeMap<u32, (Pause, Fault)>,
     /// Set while the driver cannot be opened, or after a worker died.
     down: Option<(Fault, Pause)>,
     /// Set when a worker hangs while it reads `/proc`. Later workers do not read command lines or environments until
@@ -157,7 +157,8 @@ impl Supervisor {
             interval: self.settings.interval,
             workers_hung: u32::try_from(hanging).unwrap_or(u32::MAX),
         };
-        Some(builder.finish(&frame, &self.known))
+        let fault = |index| self.hung.get(&index).map(|(_, fault)| *fault);
+        Some(builder.finish(&frame, (&self.known, &fault)))
     }
 
     /// Returns the hung GPUs that this sample skips. At most one hung GPU is tried again: only after the worker
@@ -165,9 +166,9 @@ impl Supervisor {
     fn skipped(&self) -> Vec<u32> {
         let may_lose_one = self.left_behind.len() + 1 < MOST_LEFT_BEHIND;
         let proven = |index| self.left_behind.iter().any(|worker| worker.gpu == Some(index));
-        let due = self.hung.iter().filter(|(index, pause)| pause.over() && !proven(**index));
+        let due = self.hung.iter().filter(|(index, (pause, _))| pause.over() && !proven(**index));
         let tried =
-            due.min_by_key(|(_, pause)| pause.until).map(|(index, _)| *index).filter(|_| may_lose_one);
+            due.min_by_key(|(_, (pause, _))| pause.until).map(|(index, _)| *index).filter(|_| may_lose_one);
         self.hung.keys().copied().filter(|index| Some(*index) != tried).collect()
     }
 
@@ -265,8 +266,8 @@ impl Supervisor {
 
     /// Records a GPU on which the worker hung or died, and abandons the worker.
     fn lose(&mut self, index: u32, fault: Fault) -> Fault {
-        let pause = Pause::after(self.hung.get(&index).copied(), self.settings.interval);
-        self.hung.insert(index, pause);
+        let earlier = self.hung.get(&index).map(|(pause, _)| *pause);
+        self.hung.insert(index, (Pause::after(earlier, self.settings.interval), fault));
         self.abandon(Some(index));
         self.say(Some(format!(
             "the driver returns no data for GPU {index} ({}); it is retried at increasing intervals",

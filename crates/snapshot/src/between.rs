@@ -18,18 +18,21 @@ use crate::unreleased::Account;
 use crate::utilization::{Question, Window};
 use crate::{
     Entry, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, Leases, Moment, Parts, PidNamespace, Place, Process,
-    ProcessId, Quota, Sample, Seen, Snapshot, Source, State, Truth, UnknownReason, Unreleased,
+    ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot, Source, State, Truth, UnknownReason, Unreleased,
 };
 
 /// Evidence is valid for this long plus two intervals.
 const FRESH: Duration = Duration::from_mins(1);
+/// Maximum number of restored processes that are remembered.
+const MOST_RESTORED: usize = 4096;
 
 impl Snapshot {
     /// Joins a sample with the previous snapshot.
     pub fn between(previous: Option<&Self>, mut sample: Sample) -> Self {
         let previous = previous.filter(|previous| previous.boot_id == sample.boot_id);
         let slurm = sample.slurm.take();
-        let mut snapshot = Self::without_slurm(previous, sample);
+        let restored = restored(previous, &mut sample.processes);
+        let mut snapshot = Self { restored, ..Self::without_slurm(previous, sample) };
         snapshot.slurm = slurm.map(|slurm| allocations::join(slurm, &snapshot, previous));
         snapshot
     }
@@ -59,7 +62,6 @@ impl Snapshot {
         still::count(&mut join.processes, &evidence);
         let answered = sample.sources.get(&Source::Nvml).is_some_and(|nvml| nvml.fault.is_none());
         let lost = lost::LostInput { previous, end: sample.at.boot + sample.took, answered, gpus: &gpus };
-        let leases = join.leases(sample.leases, &gpus);
         let quotas = join.quotas(sample.quotas, &gpus);
         Self {
             seq: sample.seq,
@@ -71,6 +73,7 @@ impl Snapshot {
             sources: sample.sources,
             driver: sample.driver,
             lost: lost.lost(),
+            leases: join.leases(sample.leases, &gpus),
             gpus,
             processes: join.processes,
             relatives,
@@ -78,14 +81,27 @@ impl Snapshot {
             users,
             energy,
             device_processes: sample.device_processes,
-            leases,
             quotas,
             mps: sample.mps,
             slurm: None,
+            restored: BTreeSet::new(),
             gaps: join.gaps,
             workers_hung: sample.workers_hung,
         }
     }
+}
+
+/// Marks the processes that were restored, also those whose ancestor CRIU has exited since; returns their identities, up
+/// to a limit.
+fn restored(previous: Option<&Snapshot>, seen: &mut BTreeMap<u32, Seen>) -> BTreeSet<ProcessKey> {
+    let mut all = previous.map(|previous| previous.restored.clone()).unwrap_or_default();
+    for facts in seen.values_mut().filter_map(Seen::found_mut) {
+        facts.restored |= all.contains(&facts.key);
+        if facts.restored && all.len() < MOST_RESTORED {
+            all.insert(facts.key);
+        }
+    }
+    all
 }
 
 /// Working state of [`Snapshot::between`].

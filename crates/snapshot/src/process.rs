@@ -131,10 +131,11 @@ pub struct Facts {
     pub unread_relatives: bool,
 }
 
-/// Returns whether a process with this name and owner is CRIU, which restores its children. A user can give a setuid
-/// program this name, so the path of the program, if it is known, must have it too.
-pub fn is_criu(comm: &str, uid: Option<u32>, exe: Option<&str>) -> bool {
-    comm == "criu" && uid == Some(0) && exe.is_none_or(|path| path.rsplit('/').next() == Some("criu"))
+/// Returns whether a process with this name and owner is CRIU, which restores its children. The program, if it is known,
+/// must have this name too, and belong to root.
+pub fn is_criu(comm: &str, uid: Option<u32>, (exe, exe_uid): (Option<&str>, Option<u32>)) -> bool {
+    let is_named = |path: &str| path.strip_suffix(" (deleted)").unwrap_or(path).ends_with("/criu");
+    comm == "criu" && uid == Some(0) && exe.is_none_or(is_named) && exe_uid.is_none_or(|uid| uid == 0)
 }
 
 crate::label_values! {

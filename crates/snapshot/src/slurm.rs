@@ -90,7 +90,8 @@ impl JobRecord {
     /// Returns whether a process at this place belongs to the job. Outside cgroups of jobs, a process of the job's owner may
     /// belong to it, and so may one in a container, which a daemon may have started for the job as another user.
     pub fn owns(&self, place: &Place, uid: Option<u32>) -> Truth {
-        let in_session = || place.cgroup.split('/').any(|part| part == format!("user-{}.slice", self.uid));
+        // Below it, users choose names.
+        let in_session = || place.confinement().ends_with(&format!("/user-{}.slice", self.uid));
         match &place.slurm_job {
             // Without its SLUID, a cgroup that is named by one may be that of the job.
             Some(id) if self.sluid.is_none() && !id.bytes().all(|byte| byte.is_ascii_digit()) => {

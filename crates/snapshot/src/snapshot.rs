@@ -1,6 +1,6 @@
 //! A snapshot: a sample joined with the previous snapshot. [`Snapshot::between`] joins them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,8 +9,8 @@ use crate::lease::Names;
 use crate::utilization::Window;
 use crate::{
     About, BootId, DeviceProcesses, Driver, Energy, EnergyParts, Facts, Fault, Gaps, GpuId, Holder, Leases,
-    LostGpu, Memory, MemoryUnknown, Moment, Mps, Parts, PidNamespace, Process, ProcessId, Quota, QuotaGpu,
-    Reading, Relative, SlurmNode, Source, SourceState, Stuck, Telemetry, Truth, Unreleased, Why,
+    LostGpu, Memory, MemoryUnknown, Moment, Mps, Parts, PidNamespace, Process, ProcessId, ProcessKey, Quota,
+    QuotaGpu, Reading, Relative, SlurmNode, Source, SourceState, Stuck, Telemetry, Truth, Unreleased, Why,
 };
 
 /// State of a node in one interval.
@@ -18,6 +18,8 @@ use crate::{
 pub struct Snapshot {
     /// Sequence number of the sample.
     pub seq: u64,
+    /// Processes that CRIU restored, since the exporter started. A process may be missing from a snapshot in between.
+    pub restored: BTreeSet<ProcessKey>,
     /// Start of the sample.
     pub at: Moment,
     /// Duration of the sample.

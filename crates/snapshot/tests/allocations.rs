@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bailiff_snapshot::slurm::{AllocatedGpu, JobRecord, ManagedGpus};
 use bailiff_snapshot::{
-    Allocation, AllocationState, BootId, Entry, Fault, GpuSample, Place, ProcessKey, Sample, SlurmSample,
-    Source, SourceState, State,
+    Allocation, AllocationState, BootId, Entry, Facts, Fault, GpuSample, Place, ProcessKey, Sample,
+    SlurmSample, Source, SourceState, State,
 };
 use snapshot_fixtures::sample::{self as fixtures, entry, found, gpu, reading, used, walk};
 
@@ -129,18 +129,16 @@ fn only_processes_in_the_jobs_cgroup_count() {
         (AllocationState::Unknown, None),
         "a process of the owner outside cgroups of jobs may belong to the job"
     );
-    let of = |uid, place: &Place| bailiff_snapshot::Facts {
-        uid: Some(uid),
-        place: place.clone(),
-        ..process(None, State::Sleeping)
-    };
     let container = Place { container: Some("c1".into()), ..Place::default() };
     let session =
         Place { cgroup: "/user.slice/user-1000.slice/user@1000.service/a".into(), ..Place::default() };
+    let other = "/user.slice/user-1001.slice/user@1001.service/user-1000.slice/a";
+    let other = Place { cgroup: other.into(), ..Place::default() };
     let cases = [
-        (of(0, &container), AllocationState::Unknown, "a daemon may have started a container for the job"),
-        (of(100_999, &session), AllocationState::Unknown, "a subordinate uid in a session of the owner"),
-        (of(0, &Place::default()), AllocationState::NeverUsed, "a display server"),
+        (of(1001, other), AllocationState::NeverUsed, "a directory of another user with the name of a slice"),
+        (of(0, container), AllocationState::Unknown, "a daemon may have started a container for the job"),
+        (of(100_999, session), AllocationState::Unknown, "a subordinate uid in a session of the owner"),
+        (of(0, Place::default()), AllocationState::NeverUsed, "a display server"),
     ];
     for (facts, expected, what) in cases {
         let found = state(vec![before(), empty(1), holds(2, 50, facts.clone()), holds(3, 50, facts)]);
@@ -166,17 +164,22 @@ fn memory_on_a_gpu_that_the_job_was_not_given_is_reported() {
     assert_eq!(found, [("1", 1 << 30)]);
 }
 
+fn of(uid: u32, place: Place) -> Facts {
+    Facts { uid: Some(uid), place, ..process(None, State::Sleeping) }
+}
+
+/// Returns the place of a process in a unit with the name of slurmd's.
+fn in_slurmd(parent: &str) -> Place {
+    let unit = "slurmd.service";
+    Place { cgroup: format!("/{parent}/{unit}"), unit: Some(unit.into()), ..Place::default() }
+}
+
 #[test]
 fn memory_of_processes_outside_slurm_on_its_gpus_is_reported() {
-    let of = |uid, place: Place| bailiff_snapshot::Facts {
-        uid: Some(uid),
-        place,
-        ..process(None, State::Sleeping)
-    };
     let root = || Place { cgroup: "/".into(), ..Place::default() };
-    let in_unit = |unit: &str| Place { unit: Some(unit.into()), ..root() };
+    let own_slice = "user.slice/user-1001.slice/user@1001.service/app.slice";
     let bob = || of(1001, root());
-    let display = bailiff_snapshot::Facts { comm: "Xorg".into(), ..of(0, root()) };
+    let display = Facts { comm: "Xorg".into(), ..of(0, root()) };
     let held = Some(1 << 30);
     // Job 7 of uid 1000 has the GPU with minor number 0.
     let cases = [
@@ -188,12 +191,13 @@ fn memory_of_processes_outside_slurm_on_its_gpus_is_reported() {
         (0, process(Some("8"), State::Sleeping), vec![0, 1], None, "a process of a job without a record"),
         (
             0,
-            of(1001, in_unit("slurmd.service")),
+            of(1001, in_slurmd("system.slice")),
             vec![0, 1],
             None,
             "jobs without cgroups run in that of slurmd",
         ),
-        (0, of(1001, in_unit("ssh.service")), vec![0, 1], held, "another service"),
+        (0, of(1001, in_slurmd("system.slice/a.service")), vec![0, 1], held, "another service"),
+        (0, of(1001, in_slurmd(own_slice)), vec![0, 1], held, "a user's own unit of this name"),
         (0, display, vec![0, 1], None, "a display server"),
         (1, bob(), vec![0], None, "a GPU that Slurm does not manage"),
     ];

@@ -115,9 +115,10 @@ impl Protected {
         process.exe_uid.is_none_or(|owner| owner == 0)
             && match self.runs_as {
                 RunsAs::System => process.uid.is_none_or(|uid| uid < FIRST_USER),
+                // Whoever may read the path may read the owner, except on a file system of the user's own (FUSE).
                 RunsAs::Anyone => process.exe.is_none_or(|path| {
                     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-                    self.names(path.rsplit('/').next().unwrap_or_default())
+                    process.exe_uid.is_some() && self.names(path.rsplit('/').next().unwrap_or_default())
                 }),
             }
     }
@@ -161,7 +162,8 @@ pub const RESTORED: &str = "CRIU restored it, and ending it can hang the driver 
 
 /// Returns whether a process is CRIU, whose children were restored by it.
 pub fn restores(process: &ProcessInfo) -> bool {
-    is_criu(&process.stat.comm, Some(process.uid), process.exe.as_deref()) && !process.place.is_contained()
+    let program = (process.exe.as_deref(), process.exe_uid);
+    is_criu(&process.stat.comm, Some(process.uid), program) && !process.place.is_contained()
 }
 
 /// Returns why the built-in protection exempts a process.
@@ -506,6 +508,7 @@ mod tests {
             ("Xorg", Some(1000), Some("/usr/lib/xorg/Xorg"), Some(0), true),
             ("X", Some(1000), Some("/usr/lib/xorg/Xorg (deleted)"), Some(0), true),
             ("Xorg", Some(1000), None, None, true),
+            ("Xorg", Some(1000), Some("/home/u/fuse/Xorg"), None, false),
             ("Xorg", Some(1000), Some("/usr/bin/python3.11"), Some(0), false),
             ("Xorg", Some(1000), Some("/home/u/Xorg"), Some(1000), false),
             ("nvidia-cuda-mps", Some(1000), Some("/usr/bin/nvidia-cuda-mps-server"), Some(0), true),
@@ -541,7 +544,9 @@ mod tests {
         for (comm, uid, exe, cgroup, expected) in [
             ("criu", 0, None, "0::/", true),
             ("criu", 0, Some("/usr/sbin/criu"), "0::/", true),
+            ("criu", 0, Some("/usr/sbin/criu (deleted)"), "0::/", true),
             ("criu", 0, Some("/usr/bin/su"), "0::/", false),
+            ("criu", 0, Some("/tmp/notcriu"), "0::/", false),
             ("criu", 1000, None, "0::/", false),
             ("criu", 0, None, docker.as_str(), false),
             ("sh", 0, None, "0::/", false),

@@ -159,7 +159,7 @@ impl Relations {
             if self.claims == Claims::Read {
                 facts.ancestors = entry.and_then(|entry| self.ancestors(entry));
             }
-            facts.restored |= entry.is_some_and(|entry| self.descends_from(entry, &criu));
+            facts.restored = entry.is_some_and(|entry| self.descends_from(entry, &criu));
         }
         walked?;
         let unclear = self.unclear();
@@ -191,7 +191,7 @@ impl Relations {
             return Err(Gap::Processes);
         }
         self.unread.extend(found.unread.into_iter().map(|pid| (pid, false)));
-        self.enter_unread(proc)?;
+        self.enter_unread(proc, time)?;
         // With `hidepid`, other users' processes appear to be gone, as does pid 1.
         if !self.table.contains_key(&1) {
             return Err(Gap::NotPermitted);
@@ -208,9 +208,12 @@ impl Relations {
     }
 
     /// Adds the processes that were not read in time, because they can be members of workloads.
-    fn enter_unread(&mut self, proc: &Proc) -> Result<(), Gap> {
+    fn enter_unread(&mut self, proc: &Proc, time: Time) -> Result<(), Gap> {
         let mut found = BTreeMap::new();
         for (pid, is_holder) in std::mem::take(&mut self.unread) {
+            if time.climb_until.passed() {
+                return Err(Gap::Processes);
+            }
             match self.others.read_status(proc, pid) {
                 Ok(read) => drop(found.insert(pid, (read, is_holder))),
                 Err(ReadError::Gone) => {}
@@ -365,17 +368,16 @@ impl Relations {
 
     /// Returns the processes outside containers that run CRIU.
     fn criu(&mut self, proc: &Proc, now: Duration) -> HashSet<u32> {
-        let named = self
-            .found
-            .iter()
-            .filter(|other| is_criu(&other.stat.comm, other.uid, None) && !other.cgroup.place.is_contained());
+        let named = self.found.iter().filter(|other| {
+            is_criu(&other.stat.comm, other.uid, (None, None)) && !other.cgroup.place.is_contained()
+        });
         let named: Vec<Stat> = named.map(|other| other.stat.clone()).collect();
         let genuine = named.into_iter().filter(|stat| {
             let program = match self.others.program(stat, now) {
                 Some(program) => program,
                 None => self.others.read_program(proc, stat, (now, self.commands)),
             };
-            is_criu(&stat.comm, Some(0), program.exe.as_deref())
+            is_criu(&stat.comm, Some(0), (program.exe.as_deref(), program.exe_uid))
         });
         genuine.map(|stat| stat.key.pid).collect()
     }

@@ -100,8 +100,6 @@ struct Known {
     exe_uid: Option<u32>,
     role: Option<Role>,
     claim: Claim,
-    /// Whether CRIU was its ancestor, which may have exited since.
-    restored: bool,
     /// Files that show whether the process's cgroup is frozen.
     freezer: Vec<bailiff_snapshot::freezer::File>,
     /// Files read in every interval; held open if `room` allows.
@@ -266,11 +264,6 @@ impl Processes {
     ) -> Result<Option<Vec<Relative>>, Gap> {
         let related = self.relations.relate(&self.proc, seen, (Time::of(at.boot, patience), gaps));
         limit_holders(seen);
-        for facts in seen.values().filter_map(Seen::found).filter(|facts| facts.restored) {
-            if let Some(known) = self.known.get_mut(&facts.key.pid) {
-                known.restored = true;
-            }
-        }
         let mut relatives = related?;
         if let Some(relatives) = &mut relatives {
             self.name_owners(seen, relatives);
@@ -391,7 +384,6 @@ impl Processes {
         let mut place = Place::parse(&cgroup);
         self.pods.name(&mut place, at.boot);
         let before = self.known.get(&stat.key.pid).filter(|known| known.key == stat.key);
-        let restored = before.is_some_and(|known| known.restored);
         let claim = match (identity.claim, before) {
             // The process may overwrite its environment, so an earlier result is kept if there is no new one.
             (Claim::Unread, Some(before)) => before.claim.clone(),
@@ -410,7 +402,6 @@ impl Processes {
             place,
             role: identity.role,
             claim,
-            restored,
             freezer: self.freezer.files(&cgroup),
             exe: identity.exe,
             exe_uid: identity.exe_uid,
@@ -444,7 +435,7 @@ impl Processes {
             role: known.role,
             claim: known.claim.clone(),
             ancestors: None,
-            restored: known.restored,
+            restored: false,
             unread_relatives: false,
         })
     }

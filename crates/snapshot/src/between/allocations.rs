@@ -185,7 +185,7 @@ impl Join<'_> {
                 continue;
             }
             // With `proctrack/linuxproc`, jobs run in slurmd's cgroup.
-            let may_be_slurms = place.unit.as_deref() == Some("slurmd.service")
+            let may_be_slurms = place.confinement().ends_with("/slurmd.service")
                 || jobs.iter().any(|job| job.owns(place, facts.uid) != Truth::False);
             if may_be_slurms {
                 return None;

@@ -2,9 +2,10 @@
 //! has been absent for a time; a breaker opened by too many matches or by a driver that does not respond is closed only
 //! by an administrator.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::Fault;
+use bailiff_snapshot::{Fault, Word};
 use serde::{Deserialize, Serialize};
 
 use super::Tick;
@@ -21,6 +22,9 @@ const USERS: usize = 2;
 const UNKNOWN_TICKS: u32 = 10;
 /// The driver-hang breaker opens if the driver stops responding at most this long after an action.
 const HANG: Duration = Duration::from_mins(1);
+/// The driver-hang breaker opens after this many consecutive samples without a response. The exporter does not query what did
+/// not respond in the sample before, so two samples can show one late response.
+const HANG_TICKS: u32 = 3;
 
 /// State of all breakers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,8 +53,9 @@ struct Driver {
     acted: bool,
     /// The last sample before which, or during which, an action was carried out.
     last_action: Option<Stamp>,
-    /// If the driver or a GPU did not respond in the last sample: whether that began soon after an action.
-    hung: Option<bool>,
+    /// GPUs that did not respond in the last sample: in how many consecutive samples, and whether that began soon after an
+    /// action. The key of the driver as a whole is empty.
+    hung: BTreeMap<String, (u32, bool)>,
 }
 
 /// Failures in a row of actions against one user.
@@ -181,20 +186,23 @@ impl Breakers {
         self.driver.acted = true;
     }
 
-    /// Opens the driver-hang breaker if the driver, or a GPU, does not respond in two consecutive samples, the first of
+    /// Opens the driver-hang breaker if the driver, or a GPU, does not respond in several consecutive samples, the first of
     /// them soon after an action.
     pub(crate) fn see_driver(&mut self, acting: bool, tick: &Tick<'_>) {
-        let (driver, is_hung) = (&mut self.driver, is_hung(tick.view));
+        let driver = &mut self.driver;
         if std::mem::take(&mut driver.acted) || acting {
             driver.last_action = Some(tick.stamp());
         }
         let ago = driver.last_action.as_ref().map(|action| action.ago(tick.now, tick.boot_id()));
         let is_soon = ago.is_some_and(|ago| ago <= HANG);
-        let before = driver.hung.filter(|_| is_hung);
-        if before == Some(true) {
-            self.driver_hang = Breaker::Open;
+        let mut before = std::mem::take(&mut driver.hung);
+        for name in hung(tick.view) {
+            let (samples, follows) = before.remove(name).unwrap_or((0, is_soon));
+            if follows && samples + 1 >= HANG_TICKS {
+                self.driver_hang = Breaker::Open;
+            }
+            driver.hung.insert(name.to_owned(), (samples.saturating_add(1), follows));
         }
-        driver.hung = is_hung.then(|| before.unwrap_or(is_soon));
     }
 
     /// Records how an action against a user ended.
@@ -226,7 +234,7 @@ impl Breakers {
         self.unknown.close();
         self.failures.clear();
         self.driver_hang = Breaker::Closed;
-        self.driver.hung = self.driver.hung.and(Some(false));
+        self.driver.hung.values_mut().for_each(|(_, follows)| *follows = false);
     }
 
     /// The users whose failure breaker is open.
@@ -247,11 +255,12 @@ impl Breakers {
     }
 }
 
-/// Returns whether the driver or a GPU did not respond in time.
-fn is_hung(view: &View) -> bool {
-    let gpus = view.snapshot.gpus.iter().map(|gpu| &gpu.fault);
-    let driver = view.snapshot.sources.get("nvml").map(|source| &source.fault);
-    gpus.chain(driver).flatten().any(|fault| fault.known() == Some(Fault::Timeout))
+/// Returns the UUIDs of the GPUs that did not respond in time, and an empty string if the driver did not.
+fn hung(view: &View) -> impl Iterator<Item = &str> {
+    let is_late = |fault: Option<&Word<Fault>>| fault.and_then(Word::known) == Some(Fault::Timeout);
+    let gpus = view.snapshot.gpus.iter().filter(move |gpu| is_late(gpu.fault.as_ref()));
+    let driver = view.snapshot.sources.get("nvml").filter(move |source| is_late(source.fault.as_ref()));
+    gpus.filter_map(|gpu| gpu.uuid.as_deref()).chain(driver.map(|_| ""))
 }
 
 impl super::Engine {
