@@ -250,7 +250,7 @@ QUOTA_UNCOUNTED Counter One "bailiff_quota_uncounted_calls_total" ["quota"]
     "Such calls allocate memory for CUDA graphs or import memory from other processes.";
 QUOTA_HOOKS_MISSING Gauge One "bailiff_quota_hooks_missing" ["quota"]
     "Driver functions that the library should intercept but cannot.";
-SLURM_ALLOCATION Info One "bailiff_slurm_gpu_allocation_info" ["slurm_job uid user gpu gpu_uuid state"]
+SLURM_ALLOCATION Info One "bailiff_slurm_gpu_allocation_info" ["slurm_job uid user account gpu gpu_uuid state"]
     "A GPU that Slurm has allocated to a job, and whether the job uses it."
     "States: in_use (a process of the job was observed above 1 % utilization in the last window), idle (the job has used the GPU, and now it has no process there, or all of them were observed idle), never_used (no process of the job was on the GPU in any sample since the prolog), unknown (none of these was observed, for example with MIG, or after a missed sample or a restart of the exporter). Absent without the prolog of bailiff slurm.";
 SLURM_UNUSED Gauge Seconds "bailiff_slurm_gpu_unused_seconds" ["slurm_job gpu gpu_uuid"]

@@ -212,8 +212,9 @@ fn job_without_steps_has_a_record_until_its_epilog_with_contain() {
 #[test]
 fn health_counts_processes_of_jobs_on_gpus_that_no_job_has() {
     let cluster = Cluster::start(Tracking::Cgroup, SHORT, "");
-    let job = cluster.submit("echo $$; exec sleep 1000");
+    let job = cluster.submit_with(&["--account=phys"], "echo $$; exec sleep 1000");
     let pid = cluster.pid_of(&job);
+    assert_eq!(cluster.record(&job).unwrap()["account"], "phys");
     cluster.scenario.set(&format!("gpus: [{{}}, {{processes: [{{pid: {pid}, used: 1GiB}}]}}]"));
     assert_eq!(cluster.run("health", &[], &[]).status.code(), Some(1));
     let node = cluster.node_state();

@@ -198,12 +198,15 @@ rules:
         assert!(detail.contains(why), "{line}");
         assert!(start(pid).is_some(), "{line}");
         assert_eq!(self.state(job), state);
-        // The audit log has the result before the daemon does.
+        self.until_explained(target, &[&format!("cancel_job: {result}: "), why]);
+    }
+
+    /// Waits until `explain` shows these texts about a target. The audit log has a result before the daemon does.
+    fn until_explained(&self, target: &[&str], texts: &[&str]) {
         until("the explanation", || {
             let explained = self.enforcer().run(&[&["explain"], target].concat());
             let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
-            let is_shown = explained.contains(&format!("cancel_job: {result}: ")) && explained.contains(why);
-            is_shown.then_some(())
+            texts.iter().all(|text| explained.contains(text)).then_some(())
         });
     }
 }
@@ -342,6 +345,7 @@ fn user_without_rights_over_jobs_cancels_nothing() {
     stage.start();
     stage.hold(pid);
     stage.refused((&job, pid), "not_permitted", "Access/permission denied");
+    stage.until_explained(&["--pid", &pid.to_string()], &[&format!("job {job} (RUNNING): ")]);
     let line = stage.node.home.line("cancel_job", "not_permitted").unwrap();
     assert!(line["notes"][0].as_str().unwrap().starts_with("AdminComment was not set: "), "{line}");
 }
@@ -366,6 +370,10 @@ fn stopped(daemon: &str) {
         stage.unwrap(program);
         if program != "scancel" {
             stage.until_result("no_answer");
+            stage.until_explained(
+                &["--pid", &pid.to_string()],
+                &["cancel_job: no_answer: ", "Slurm did not respond"],
+            );
             assert_eq!(stage.cluster.output_of(&job).lines().count(), 1, "no signal arrived");
             assert!(start(pid).is_some());
         }
@@ -401,6 +409,7 @@ fn stopped_slurmd(program: &str, command: &str) {
     let line = stage.until_result("completing");
     assert!(line["detail"].as_str().unwrap().contains(&format!("processes still run: {pid}")), "{line}");
     assert_eq!((stage.state(&job).as_str(), start(pid).is_some()), ("COMPLETING", true));
+    stage.until_explained(&["--pid", &pid.to_string()], &["cancel_job: completing: "]);
     assert_eq!(stage.cluster.output_of(&job).lines().count(), 1, "no signal arrived");
     stage.cluster.signal("slurmd", Signal::CONT);
     stage.until_cancelled(&job, pid);
@@ -419,6 +428,52 @@ fn processes_are_not_signalled_if_slurmd_is_stopped_before_the_comment() {
 #[test]
 fn processes_are_not_signalled_if_slurmd_is_stopped_before_the_request() {
     stopped_slurmd("scancel", "");
+}
+
+/// Stops a daemon after the request, and checks that the result is unknown and no process is signalled.
+fn stopped_afterwards(daemon: &str) {
+    let mut stage = Stage::new(cluster(&format!("{PATIENCE}UnkillableStepTimeout=1\n")));
+    let (job, pid) = stage.job(&[]);
+    let pid_file = stage.cluster.pid_file(daemon);
+    stage.wrap(
+        "scancel",
+        &format!("$real \"$@\"; code=$?; kill -STOP $(cat {}); exit $code", pid_file.display()),
+    );
+    stage.start();
+    stage.hold(pid);
+    let line = stage.until_result("unknown");
+    assert!(
+        line["detail"].as_str().unwrap().contains("its state is unknown: no answer from Slurm"),
+        "{line}"
+    );
+    stage.cluster.signal(daemon, Signal::CONT);
+    stage.until_cancelled(&job, pid);
+}
+
+#[test]
+fn result_is_unknown_if_slurmctld_is_stopped_after_the_request() {
+    stopped_afterwards("slurmctld");
+}
+
+#[test]
+fn result_is_unknown_if_munged_is_stopped_after_the_request() {
+    stopped_afterwards("munged");
+}
+
+#[test]
+fn stopped_slurmctld_delays_the_cancellation_of_a_job_that_never_used_its_gpu() {
+    let mut stage = Stage::with_interval(cluster(PATIENCE), LONG);
+    stage.never_used("enforce", "");
+    let (job, pid) = stage.unused_job(&[]);
+    let pid_file = stage.cluster.pid_file("slurmctld");
+    stage.wrap("squeue", &format!("kill -STOP $(cat {}); exec $real \"$@\"", pid_file.display()));
+    stage.start();
+    stage.until_result("no_answer");
+    stage.unwrap("squeue");
+    assert!(start(pid).is_some());
+    stage.until_explained(&["--rule", "never-used-job"], &["cancel_job: no_answer: "]);
+    stage.cluster.signal("slurmctld", Signal::CONT);
+    stage.until_cancelled(&job, pid);
 }
 
 #[test]
@@ -613,6 +668,7 @@ fn memory_that_the_driver_still_lists_is_reported() {
     let line = stage.until_result("gone_not_released");
     let why = format!(": memory_held: the driver still lists process {pid} on GPU 0");
     assert!(line["detail"].as_str().unwrap().contains(&why), "{line}");
+    stage.until_explained(&["--rule", "idle-job"], &["cancel_job: gone_not_released: "]);
     stage.until_cancelled(&job, pid);
 }
 
@@ -630,6 +686,7 @@ fn request_without_an_answer_is_unknown() {
         "{line}"
     );
     assert!(start(pid).is_some());
+    stage.until_explained(&["--pid", &pid.to_string()], &["cancel_job: unknown: "]);
     stage.unwrap("scancel");
     stage.cluster.signal("slurmctld", Signal::CONT);
     stage.until_cancelled(&job, pid);

@@ -93,6 +93,21 @@ fn hung_driver_is_unknown_within_the_time_limit() {
     }
 }
 
+#[test]
+fn hook_does_not_wait_for_what_the_driver_never_reports() {
+    for (scenario, why) in [
+        ("missing: [nvmlDeviceGetMemoryInfo_v2]\ngpus: [{}, {}]", "does not report its memory in use"),
+        ("gpus: [{}, {mig: [{gi: 1, profile: 1g.18gb, memory: {total: 16GiB}}]}]", "MIG is enabled"),
+    ] {
+        let (scenario, home) = (Scenario::new(scenario), tempfile::tempdir().unwrap());
+        let began = Instant::now();
+        let (code, report) = prolog(home.path(), &scenario, &["--wait", "10m"], &job("1", "0"));
+        assert_eq!((code, &report["verdict"]), (0, &json!("unknown")), "{report}");
+        assert!(report["unknown"][0].as_str().is_some_and(|text| text.contains(why)), "{report}");
+        assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
+    }
+}
+
 /// Open files are read without the driver.
 #[test]
 fn hung_driver_hides_no_open_device_file() {

@@ -166,6 +166,7 @@ impl Reader<'_> {
         if let Some(why) = why {
             inspection.unknown.push(format!("gpu {position}: {why}"));
             inspection.unread.gpus.insert(position);
+            inspection.lasting += usize::from(gpu.fault.is_none() && gpu.mig());
             return;
         }
         let holders = gpu.holders.iter();
@@ -199,6 +200,8 @@ impl Reader<'_> {
                     .unknown
                     .push(format!("gpu {position}: the driver does not report its memory in use"));
                 inspection.unread.memory.insert(position);
+                // The driver is older than the call that reports it.
+                inspection.lasting += usize::from(gpu.memory.is_some());
             }
         }
     }

@@ -162,7 +162,7 @@ impl<'a> Run<'a> {
         let mut last = inspector.inspect(&scope);
         // slurmd may kill the hook while it waits.
         self.print_findings(&last).map_err(failed)?;
-        while last.verdict() != Verdict::Clean && !deadline.passed() {
+        while last.may_change() && !deadline.passed() {
             if let Some(leftovers) = &mut leftovers {
                 leftovers.end(&last.findings);
             }
@@ -235,6 +235,7 @@ impl<'a> Run<'a> {
             sluid: self.job.sluid.clone(),
             uid: self.job.uid,
             user: self.job.user.clone(),
+            account: self.job.account.clone(),
             node: self.node.clone(),
             gpus: gpus.map(|gpus| gpus.into_iter().map(allocated).collect()),
             boot_ms: millis(self.started),

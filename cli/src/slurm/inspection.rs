@@ -88,6 +88,9 @@ pub(super) struct Inspection {
     pub(super) uuids: BTreeMap<u32, String>,
     #[serde(skip)]
     pub(super) unread: Unread,
+    /// How many entries of `unknown` do not change while a hook waits.
+    #[serde(skip)]
+    pub(super) lasting: usize,
 }
 
 /// What an inspection could not read.
@@ -127,6 +130,11 @@ impl Inspection {
             (false, _) => Verdict::NotClean,
             (true, false) => Verdict::Unknown,
         }
+    }
+
+    /// Returns whether waiting may change the verdict.
+    pub(super) fn may_change(&self) -> bool {
+        !self.findings.is_empty() || self.unknown.len() > self.lasting
     }
 
     /// Returns one line for each finding, and for each part that could not be read.

@@ -27,6 +27,7 @@ pub(super) struct Job {
     pub(super) sluid: Option<JobId>,
     pub(super) uid: u32,
     pub(super) user: Option<String>,
+    pub(super) account: Option<String>,
     /// Positions of the allocated GPUs in gres.conf; `None` if the list cannot be parsed.
     pub(super) gpus: Option<Vec<usize>>,
 }
@@ -44,6 +45,7 @@ impl Job {
             sluid: variable("SLURM_JOB_SLUID").and_then(|text| text.parse().ok()),
             uid,
             user: variable("SLURM_JOB_USER"),
+            account: variable("SLURM_JOB_ACCOUNT"),
             gpus: variable("SLURM_JOB_GPUS").map_or(Some(Vec::new()), |list| slurm::positions(&list)),
         })
     }

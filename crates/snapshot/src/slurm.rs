@@ -68,6 +68,9 @@ pub struct JobRecord {
     pub uid: u32,
     /// Name of the job's owner.
     pub user: Option<String>,
+    /// The job's account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
     /// Slurm's name of the node.
     pub node: String,
     /// Allocated GPUs; `None` if they are unknown.
@@ -201,6 +204,8 @@ pub struct Allocation {
     pub uid: u32,
     /// Name of the job's owner.
     pub user: Option<String>,
+    /// The job's account.
+    pub account: Option<String>,
     /// The driver's index of the GPU.
     pub gpu: String,
     /// UUID of the GPU.
@@ -292,6 +297,7 @@ mod tests {
             sluid: None,
             uid: 1000,
             user: None,
+            account: None,
             node: "n1".to_owned(),
             gpus: None,
             boot_ms: 0,

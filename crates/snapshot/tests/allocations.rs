@@ -22,6 +22,7 @@ fn record() -> JobRecord {
         sluid: None,
         uid: 1000,
         user: Some("alice".into()),
+        account: Some("phys".into()),
         node: "n0".into(),
         gpus: Some(vec![AllocatedGpu { position: 0, minor: 0, uuid: Some("GPU-1".into()) }]),
         boot_ms: SECONDS * 1000,

@@ -654,6 +654,7 @@ mod tests {
             sluid: None,
             uid: 1000,
             user: None,
+            account: None,
             node: String::new(),
             gpus: None,
             boot_ms: 0,

@@ -319,6 +319,7 @@ mod tests {
             sluid: sluid.map(|sluid| sluid.parse().unwrap()),
             uid: 1000,
             user: None,
+            account: None,
             node: String::new(),
             gpus: None,
             boot_ms: 0,

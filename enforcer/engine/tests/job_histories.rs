@@ -176,6 +176,7 @@ impl Cluster {
             sluid: None,
             uid: run.uid,
             user: None,
+            account: None,
             node: NODES[0].to_owned(),
             gpus: None,
             boot_ms: (written - BOOT) * 1000 + self.dice.below(1000),

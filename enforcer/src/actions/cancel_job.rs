@@ -154,8 +154,8 @@ impl Cancellation<'_> {
             self.group.notes.push(format!("AdminComment was not set: {why}"));
         }
         let (name, result) = match self.cancel(found, sent) {
-            Ok(result) => (format!("job {}", found.name), result),
-            Err(refusal) => (format!("job {} ({})", found.name, found.state), refusal.into()),
+            Ok(result) if result.outcome != Outcome::NotPermitted => (format!("job {}", found.name), result),
+            done => (format!("job {} ({})", found.name, found.state), done.unwrap_or_else(Into::into)),
         };
         let detail = if result.detail.is_empty() { name } else { format!("{name}: {}", result.detail) };
         let notes = done(result.outcome, "", self.group).after.notes;

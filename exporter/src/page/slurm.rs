@@ -16,11 +16,12 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
         Labels::default().maybe("slurm_job", job).with("gpu", gpu).maybe("gpu_uuid", uuid)
     };
     for allocation in &slurm.allocations {
-        let Allocation { job, gpu, gpu_uuid, state, .. } = allocation;
+        let Allocation { job, gpu, gpu_uuid, account, state, .. } = allocation;
         let uid = allocation.uid.to_string();
         let user = allocation.user.as_deref().unwrap_or(&uid);
         let labels = label(Some(job), gpu, gpu_uuid.as_deref()).with("uid", &uid).with("user", user);
-        page.put(&metrics::SLURM_ALLOCATION, &labels.with("state", state.name()), PRESENT);
+        let labels = labels.maybe("account", account.as_deref()).with("state", state.name());
+        page.put(&metrics::SLURM_ALLOCATION, &labels, PRESENT);
     }
     for allocation in &slurm.allocations {
         if let Some(unused) = allocation.unused_ms {

@@ -185,6 +185,7 @@ pub(crate) fn with_slurm(mut sample: Sample) -> Sample {
         sluid: None,
         uid: 1002,
         user: Some("carol".to_owned()),
+        account: Some("physics".to_owned()),
         node: "n0".to_owned(),
         gpus: Some(vec![AllocatedGpu { position: 0, minor: 4, uuid }]),
         boot_ms: bailiff_snapshot::millis(sample.at.boot),

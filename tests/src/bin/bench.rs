@@ -14,7 +14,9 @@ use end_to_end::bench::local::{self, Locks};
 use end_to_end::bench::peers::{self, Program};
 use end_to_end::bench::quota;
 use end_to_end::bench::usage::mib;
+use end_to_end::fake::Scenario;
 use end_to_end::leases::pool;
+use end_to_end::slurm::hook;
 
 /// Number of measured scrapes, after a warm-up.
 const SCRAPES: usize = 300;
@@ -32,6 +34,7 @@ fn main() {
         ("leases", leases),
         ("locks", locks),
         ("quota", quota),
+        ("slurm", slurm),
     ];
     for (_, run) in parts.into_iter().filter(|(name, _)| part.as_deref().is_none_or(|part| part == *name)) {
         run();
@@ -280,6 +283,30 @@ fn enforcer() {
     let after = context.rss_mib();
     println!("enforcer, 1,000: {:<22} {before:>7.1} MiB after 100 ticks, {after:.1} after 400", "RSS");
     print("the kernel's own end", (0..ENDED).map(|_| context.end_without()).collect());
+}
+
+/// Measures the prolog of a job with eight clean GPUs, while 800 other processes run.
+fn slurm() {
+    const RUNS: usize = 20;
+    let load = Load::new(8, 100);
+    let (scenario, state) = (Scenario::new("gpus: [{count: 8}]"), tempfile::tempdir().expect("a directory"));
+    let variables = [
+        ("SLURM_JOB_ID", "1"),
+        ("SLURM_JOB_UID", "65534"),
+        ("SLURM_JOB_GPUS", "0,1,2,3,4,5,6,7"),
+        ("SLURMD_NODENAME", "n0"),
+    ];
+    let prolog = || {
+        let began = Instant::now();
+        let arguments = ["prolog", "--config", "/nonexistent", "--gpus", "/dev/nvidia[0-7]"];
+        let (code, report) = hook(state.path(), &scenario, &arguments, &variables);
+        assert_eq!((code, report["verdict"].as_str()), (0, Some("clean")), "{report}");
+        began.elapsed()
+    };
+    let mut took: Vec<Duration> = (0..RUNS).map(|_| prolog()).collect();
+    took.sort_unstable();
+    let (median, worst) = (millis(took[RUNS / 2]), millis(took[RUNS - 1]));
+    println!("prolog, {} processes {median:>7.0} ms median, {worst:.0} ms worst of {RUNS}", load.name());
 }
 
 fn millis(duration: Duration) -> f64 {

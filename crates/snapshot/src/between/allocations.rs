@@ -70,6 +70,7 @@ impl Join<'_> {
             job: record.job.clone(),
             uid: record.uid,
             user: record.user.clone(),
+            account: record.account.clone(),
             gpu: gpu.about.index.clone(),
             gpu_uuid: gpu.about.id.as_ref().map(|id| id.0.clone()),
             state,
