@@ -268,8 +268,7 @@ impl Read {
         let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.stat()?);
         // A name that protects only outside containers is looked up for all.
         let named = guard::is_named(&stat.comm, false);
-        let exe = if named { process.exe().ok() } else { None };
-        let exe_uid = if named { process.exe_owner().ok() } else { None };
+        let (exe, exe_uid) = if named { process.program() } else { (None, None) };
         Ok(Self { stat, uid, cgroup, exe, exe_uid })
     }
 

@@ -11,6 +11,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -279,6 +280,22 @@ fn processes_that_hang_in_execve_keep_no_lease_of_another_user() {
     let enforcer = fixture.enforcer();
     until_up(&enforcer);
     let (runner, child, gpu) = fixture.hold();
+    end(runner);
+    kill(child);
+    fixture.until_idle(&gpu);
+    fixture.until_results("reap_dead", "freed");
+}
+
+#[test]
+fn environment_of_another_user_keeps_no_lease() {
+    let fixture = Fixture::new(1, "");
+    let enforcer = fixture.enforcer();
+    until_up(&enforcer);
+    let (runner, child, gpu) = fixture.hold();
+    let lease = fixture.gpu(&gpu).owner.unwrap();
+    let mut command = Command::new("setsid");
+    command.args(["sleep", "infinity"]).env("BAILIFF_LEASE_ID", &lease).uid(4002).gid(4002);
+    let _other = Tenant::spawn(&fixture.node.home, command);
     end(runner);
     kill(child);
     fixture.until_idle(&gpu);

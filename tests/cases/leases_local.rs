@@ -519,12 +519,14 @@ exec 8<$t; flock -n 8 && echo x; read wait";
 }
 
 /// Creates tickets of user nobody at the front of the queue. Their process does not take GPUs.
-fn nobody_queues(pool: &Directory, count: usize) -> Child {
+fn nobody_queues(pool: &Directory, count: usize, record: &str) -> Child {
+    let record = record.replace('"', "\\\"");
     let program = format!(
         "exec python3 -c '
 import fcntl, os, sys
 files = [open(os.environ[\"POOL\"] + \"/queue/%020d-ahead%d\" % (0, n), \"w\") for n in range({count})]
 [fcntl.flock(file, fcntl.LOCK_EX) for file in files]
+[print(\"{record}\", end=\"\", file=file, flush=True) for file in files]
 print(\"x\", flush=True)
 sys.stdin.read()'"
     );
@@ -533,13 +535,54 @@ sys.stdin.read()'"
 
 #[test]
 fn tickets_of_a_user_who_takes_nothing_are_skipped() {
+    let records = [
+        (100, "", "behind 64 others"),
+        (1, r#"{"lease":"ahead0","about":{"among":"0","want":"1","ttl_ms":"600000"}}"#, ""),
+        (1, r#"{"lease":"ahead0","about":{"want":"4000000000","ttl_ms":"600000"}}"#, "behind 1 other"),
+    ];
+    std::thread::scope(|scope| {
+        for (count, record, expected) in records {
+            scope.spawn(move || {
+                let pool = Directory::of("0");
+                let mut blocker = nobody_queues(&pool, count, record);
+                let run = run(&pool, &["run", "--wait", "5min", "true"]);
+                assert!(run.status.success() && err(&run).contains(expected), "{record}: {run:?}");
+                blocker.kill().unwrap();
+                blocker.wait().unwrap();
+            });
+        }
+    });
+}
+
+/// A user can put several tickets before that of a waiter, and change their order by letting them sleep.
+#[test]
+fn waiter_behind_changing_tickets_leaks_nothing() {
     let pool = Directory::of("0");
-    let mut blocker = nobody_queues(&pool, 100);
-    let run = run(&pool, &["run", "--wait", "5min", "true"]);
-    assert!(
-        run.status.success() && err(&run).contains("behind 64 others"),
-        "only 64 of the tickets count: {run:?}"
-    );
+    let holder = hold(&pool, &["run"]);
+    let mut blocker = nobody_queues(&pool, 2, "");
+    let waiter = bailiff(&pool, &["run", "true"]).spawn().unwrap();
+    until("the tickets", || (tickets(&pool) == 3).then_some(()));
+    let last = pool.path().join("queue/00000000000000000000-ahead1");
+    let entries = |name: &str| fs::read_dir(format!("/proc/{}/{name}", waiter.id())).unwrap().count();
+    for turn in 0..60 {
+        let time = if turn % 2 == 0 { std::time::UNIX_EPOCH } else { std::time::SystemTime::now() };
+        fs::File::options().write(true).open(&last).unwrap().set_modified(time).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(entries("task") <= 16 && entries("fd") <= 48, "{} {}", entries("task"), entries("fd"));
+    blocker.kill().unwrap();
+    blocker.wait().unwrap();
+    end(holder, Signal::TERM);
+    assert!(waiter.wait_with_output().unwrap().status.success());
+}
+
+/// Root's files have mode 0666, so users can create links to them.
+#[test]
+fn link_to_a_file_of_the_pool_is_no_ticket() {
+    let pool = Directory::of("0,1");
+    let program = "exec 8<$POOL/gpu/1; flock -n 8; ln $POOL/gpu/1 $POOL/queue/00000000000000000000-ahead && echo x; read wait";
+    let mut blocker = nobody_runs(&pool, program);
+    stdout_of(&run(&pool, &["run", "--wait", "20s", "true"]));
     blocker.kill().unwrap();
     blocker.wait().unwrap();
 }

@@ -93,6 +93,37 @@ fn setuid_program_belongs_to_the_user_who_runs_it() {
     assert_eq!(page.all("bailiff_held_gpu_seconds_total", &[("user", "root")]).count(), 0);
 }
 
+/// A thread-group leader and a child that have exited have no program, but keep the name that they chose.
+#[test]
+fn name_of_a_process_without_a_program_does_not_protect() {
+    let node =
+        Node::new(&RULES.replace("LIMITS", "limits: {per_user_hour: 9, per_gpu_hour: 9, mass_min: 9}"));
+    let leader = "import ctypes, threading, time
+libc = ctypes.CDLL(None)
+libc.prctl(15, b'Xorg', 0, 0, 0)
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print('ready', flush=True)
+libc.pthread_exit(None)";
+    let child = "import ctypes, os, time
+if os.fork() == 0:
+    ctypes.CDLL(None).prctl(15, b'sway', 0, 0, 0)
+    os._exit(0)
+print('ready', flush=True)
+time.sleep(1000)";
+    let tenants = [leader, child].map(|program| {
+        let mut command = Command::new("setsid");
+        command.args(["python3", "-c", program]).uid(UID).gid(UID);
+        let tenant = Tenant::spawn(&node.home, command);
+        until("the program", || (!tenant.output_lines().is_empty()).then_some(()));
+        tenant
+    });
+    for tenant in &tenants {
+        node.hold(tenant, 0, "used: 1GiB");
+    }
+    let _enforcer = node.home.enforcer(&[]);
+    tenants.iter().for_each(Tenant::gone);
+}
+
 #[test]
 fn name_of_an_mps_server_hides_no_use() {
     let node = Node::new(&RULES.replace("LIMITS", ""));

@@ -111,10 +111,12 @@ fn hook_does_not_wait_for_what_the_driver_never_reports() {
 /// Open files are read without the driver.
 #[test]
 fn hung_driver_hides_no_open_device_file() {
-    let holder = Orphan::with_device();
+    // No other test has this GPU.
+    let holder = Orphan::with_device(77);
     let (scenario, home) =
         (Scenario::new("faults: {hang: true}\ngpus: [{count: 2}]"), tempfile::tempdir().unwrap());
-    let (code, report) = prolog(home.path(), &scenario, &["--wait", "1s"], &job("1", "1"));
+    let arguments = ["prolog", "--config", "/nonexistent", "--gpus", "/dev/nvidia77", "--wait", "1s"];
+    let (code, report) = hook(home.path(), &scenario, &arguments, &job("1", "0"));
     assert_eq!((code, &report["verdict"]), (1, &json!("not_clean")), "{report}");
     let pids = report["findings"].as_array().unwrap().iter().map(|finding| &finding["process"]["pid"]);
     assert!(pids.collect::<Vec<_>>().contains(&&json!(holder.pid())), "{report}");

@@ -116,7 +116,7 @@ fn each_kind_is_flagged_with_its_fix() {
     let parent = tenant(&node, ZOMBIES_PARENT);
     let zombie = until("the child", || children(parent.pid()).first().copied());
     let left = orphan(&node);
-    let device_process = Orphan::with_device();
+    let device_process = Orphan::with_device(0);
     let mut gone = tenant(&node, "print('ready')\nimport signal\nsignal.pause()");
     gone.end();
     for pid in [leader.pid(), waiting.pid(), zombie, left.pid(), gone.pid()] {

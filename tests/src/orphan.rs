@@ -72,8 +72,8 @@ const LEAVING: &str = "import os, signal\n\
     print(pid, flush=True)";
 
 /// A private `/dev` with a GPU's device file, to which a descriptor refers. No driver is needed for that.
-const WITH_DEVICE: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod /dev/nvidia0 c 195 0 && \
-    exec python3 -c 'import os, sys\nos.set_inheritable(os.open(\"/dev/nvidia0\", os.O_PATH), True)\nos.execvp(\"setsid\", sys.argv)' \"$@\"";
+const WITH_DEVICE: &str = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod /dev/gpu c 195 $MINOR && \
+    exec python3 -c 'import os, sys\nos.set_inheritable(os.open(\"/dev/gpu\", os.O_PATH), True)\nos.execvp(\"setsid\", sys.argv)' \"$@\"";
 
 impl Orphan {
     /// Starts a sleeping process with this command, for example `setsid`.
@@ -82,10 +82,11 @@ impl Orphan {
         Self::run(command)
     }
 
-    /// Starts a process that inherits a descriptor of a GPU's device file, as in a container.
-    pub fn with_device() -> Self {
+    /// Starts a process that inherits a descriptor of a GPU's device file with this minor number, as in a container.
+    pub fn with_device(minor: u32) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", WITH_DEVICE, "sh"]);
+        command.env("MINOR", minor.to_string());
         Self::under(command)
     }
 

@@ -159,9 +159,7 @@ fn directory(configured: Option<&Path>) -> Result<PathBuf, Failure> {
     let mut errors = Vec::new();
     for candidate in candidates {
         let created = match create_directory(&candidate, &default) {
-            Err(_) if candidate == default && is_of_another_user(&default) => {
-                unpredictable_directory(&default)
-            }
+            Err(_) if candidate == default && is_in_the_way(&default) => unpredictable_directory(&default),
             created => created,
         };
         match created {
@@ -190,6 +188,12 @@ fn create_directory(path: &Path, default: &Path) -> io::Result<PathBuf> {
     }
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
     path.canonicalize()
+}
+
+/// Returns whether something has this name that is not a directory of this user, for example a link to a file of root, which
+/// any user can create.
+fn is_in_the_way(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| !about.is_dir()) || is_of_another_user(path)
 }
 
 /// Returns whether another user has created this directory or file.

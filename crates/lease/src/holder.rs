@@ -294,6 +294,10 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
     for (pid, read) in read.unwrap_or_else(|error| vec![(0, Err(error))]) {
         let stat = match read {
             Ok((stat, Some(Ok(Claim::Lease(name))))) if name == lease.lease => {
+                // Any user can put the name into an environment.
+                if !may_belong_to(&proc, pid, owner) {
+                    continue;
+                }
                 return (Life::Alive, Some(stat.key));
             }
             Ok((_, None | Some(Ok(Claim::Lease(_) | Claim::Nothing)))) | Err(ReadError::Gone) => continue,

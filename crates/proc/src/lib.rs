@@ -17,5 +17,5 @@ pub use directory::{Directory, HeldFile, LATE, ReadError, unless_gone};
 pub use patient::{Reads, subordinate_uids};
 pub use pidfd::Pidfd;
 pub use poll::{readable, wait};
-pub use process::{Descriptor, Proc, Process, lives, may_live, namespace_inode, start};
+pub use process::{Descriptor, NO_OWNER, Proc, Process, lives, may_live, namespace_inode, start};
 pub use reader::Reader;

@@ -14,6 +14,8 @@ use crate::denied::{self, Files};
 use crate::directory::{Directory, PIECE, ReadError, unless_gone};
 use crate::files;
 
+/// Stands for the owner of a program if it is unknown for another reason than missing permission. It is not root.
+pub const NO_OWNER: u32 = u32::MAX;
 /// Bytes of a command line that are read; [`redact::command`] shows far fewer.
 const MOST_OF_CMDLINE: usize = 16 << 10;
 
@@ -246,6 +248,19 @@ impl Process {
     /// Returns the path of the program.
     pub fn exe(&self) -> Result<String, ReadError> {
         self.link("exe")
+    }
+
+    /// Returns the path of the program, and the owner of its file. Both are `None` without permission. If they are unknown
+    /// for another reason, which the process can cause, such as after its exit or on a file system of its user, the owner is
+    /// [`NO_OWNER`].
+    pub fn program(&self) -> (Option<String>, Option<u32>) {
+        let path = self.exe();
+        let owner = match (&path, self.exe_owner()) {
+            (_, Ok(owner)) => Some(owner),
+            (Err(error), Err(_)) if error.is_denied() => None,
+            (_, Err(_)) => Some(NO_OWNER),
+        };
+        (path.ok(), owner)
     }
 
     /// Returns the owner of the program's file.

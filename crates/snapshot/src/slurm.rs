@@ -69,7 +69,7 @@ pub struct JobRecord {
     /// Name of the job's owner.
     pub user: Option<String>,
     /// The job's account.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub account: Option<String>,
     /// Slurm's name of the node.
     pub node: String,

@@ -109,17 +109,20 @@ impl Protected {
         })
     }
 
-    /// Returns whether a process with such a name really is such a program. If a property is unknown, it is
-    /// assumed to be right.
+    /// Returns whether a process with such a name really is such a program. If a property is unknown without permission to
+    /// read it, it is assumed to be right.
     fn is_genuine(&self, process: &Traits<'_>) -> bool {
         process.exe_uid.is_none_or(|owner| owner == 0)
             && match self.runs_as {
                 RunsAs::System => process.uid.is_none_or(|uid| uid < FIRST_USER),
-                // Whoever may read the path may read the owner, except on a file system of the user's own (FUSE).
-                RunsAs::Anyone => process.exe.is_none_or(|path| {
-                    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-                    process.exe_uid.is_some() && self.names(path.rsplit('/').next().unwrap_or_default())
-                }),
+                RunsAs::Anyone => match process.exe {
+                    Some(path) => {
+                        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+                        process.exe_uid.is_some() && self.names(path.rsplit('/').next().unwrap_or_default())
+                    }
+                    // A path that is too long to be read may have any name.
+                    None => process.exe_uid.is_none(),
+                },
             }
     }
 }
@@ -509,6 +512,8 @@ mod tests {
             ("X", Some(1000), Some("/usr/lib/xorg/Xorg (deleted)"), Some(0), true),
             ("Xorg", Some(1000), None, None, true),
             ("Xorg", Some(1000), Some("/home/u/fuse/Xorg"), None, false),
+            ("Xorg", Some(1000), None, Some(0), false),
+            ("Xorg", Some(1000), None, Some(u32::MAX), false),
             ("Xorg", Some(1000), Some("/usr/bin/python3.11"), Some(0), false),
             ("Xorg", Some(1000), Some("/home/u/Xorg"), Some(1000), false),
             ("nvidia-cuda-mps", Some(1000), Some("/usr/bin/nvidia-cuda-mps-server"), Some(0), true),

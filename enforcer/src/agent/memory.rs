@@ -1,7 +1,7 @@
 //! State that the agent keeps between readings: how long a GPU was unused or lost (recorded neither as idle nor as
 //! taken), and since when it is quarantined. Unobserved time does not count.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use bailiff_lease::audit::{Audit, Gpu};
@@ -86,6 +86,11 @@ impl Memory {
     /// Returns how long a GPU has been lost.
     pub(super) fn nowhere(&self, gpu: &str) -> Option<Duration> {
         Some(self.last_read?.saturating_sub(*self.nowhere.get(gpu)?))
+    }
+
+    /// Forgets processes that took GPUs other than these.
+    pub(super) fn forget_others(&mut self, ids: &BTreeSet<&str>) {
+        self.ended.retain(|id, _| ids.contains(id.as_str()));
     }
 
     /// Returns how long the process that took a GPU is known to have exited.

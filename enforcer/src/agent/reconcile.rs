@@ -2,7 +2,7 @@
 
 mod taken;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -168,6 +168,7 @@ impl Reconciler<'_> {
             pool.register_agent(&self.local_host, WORD)?;
         }
         let audit = pool.audit()?;
+        self.forget_others(&audit);
         let now = clock::since_boot();
         self.memory.read_pool(now, &audit);
         let view = self.shared.mailbox().view.clone();
@@ -186,6 +187,14 @@ impl Reconciler<'_> {
             self.clear(&pass, &mut actor)?;
         }
         self.records(&pass, &mut actor, acts)
+    }
+
+    /// Forgets GPUs that are not in the pool, so that ids that clients of Redis make up use no memory for long.
+    fn forget_others(&mut self, audit: &Pooled) {
+        let ids: BTreeSet<&str> = audit.gpus.iter().map(|gpu| gpu.id.as_str()).collect();
+        self.unreported.retain(|id, _| ids.contains(id.as_str()));
+        self.shared.mailbox().witnesses.retain(|id, _| ids.contains(id.as_str()));
+        self.memory.forget_others(&ids);
     }
 
     /// Returns whether no other host is known, and the Redis server runs on this host.

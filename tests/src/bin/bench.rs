@@ -289,7 +289,8 @@ fn enforcer() {
 fn slurm() {
     const RUNS: usize = 20;
     let load = Load::new(8, 100);
-    let (scenario, state) = (Scenario::new("gpus: [{count: 8}]"), tempfile::tempdir().expect("a directory"));
+    let scenario = Scenario::new("gpus: [{count: 8}]");
+    let state = scenario.directory().join("state");
     let variables = [
         ("SLURM_JOB_ID", "1"),
         ("SLURM_JOB_UID", "65534"),
@@ -299,7 +300,7 @@ fn slurm() {
     let prolog = || {
         let began = Instant::now();
         let arguments = ["prolog", "--config", "/nonexistent", "--gpus", "/dev/nvidia[0-7]"];
-        let (code, report) = hook(state.path(), &scenario, &arguments, &variables);
+        let (code, report) = hook(&state, &scenario, &arguments, &variables);
         assert_eq!((code, report["verdict"].as_str()), (0, Some("clean")), "{report}");
         began.elapsed()
     };

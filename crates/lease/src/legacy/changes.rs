@@ -9,6 +9,9 @@ use crate::audit::Record;
 use crate::connection::Connection;
 use crate::{LeaseError, Pool};
 
+/// Maximum length of a GPU's id in a key.
+const MOST_DIGITS: usize = 10;
+
 /// Reads a record, unless a field is longer than any that `GPU.py` or this program writes.
 static RECORD: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
@@ -71,7 +74,8 @@ impl Changes {
     fn gpu(&self, key: Value) -> Option<String> {
         let key: String = redis::from_redis_value(key).ok()?;
         let id = key.strip_prefix(&self.records)?;
-        (!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())).then(|| id.to_owned())
+        let is_id = (1..=MOST_DIGITS).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_digit());
+        is_id.then(|| id.to_owned())
     }
 
     /// Reads the record of a GPU. Returns `None` if there is no record, or if it belongs to a lease that does not

@@ -175,6 +175,7 @@ fn set_owner(record: &mut Record, owner: Option<u32>) {
 /// Returns a lease whose lock holder has exited, but which is still held by processes that it started.
 fn inherited(mut record: Record, inode: Inode, local_host: &LocalHost) -> Lease {
     let heirs = processes::holding(inode);
+    set_owner(&mut record, heirs.first().and_then(|pid| processes::owner(*pid)));
     let pids: Vec<String> = heirs.iter().map(u32::to_string).collect();
     record.about.insert("heirs".to_owned(), pids.join(","));
     // If these processes are not visible, their state is unknown.
@@ -197,8 +198,11 @@ fn unrecorded(pid: u32, local_host: &LocalHost) -> Lease {
     Record { lease: format!("pid:{pid}"), about }.into_lease("held")
 }
 
-/// Adds a GPU to its lease, and returns the lease's name.
-fn join(leases: &mut BTreeMap<String, Lease>, lease: Lease, gpu: u32) -> String {
+/// Adds a GPU to its lease, and returns the lease's name. Any user can write the name of another user's lease into a record.
+fn join(leases: &mut BTreeMap<String, Lease>, mut lease: Lease, gpu: u32) -> String {
+    if leases.get(&lease.lease).is_some_and(|known| known.get("uid") != lease.get("uid")) {
+        lease.lease = format!("gpu:{gpu}");
+    }
     let name = lease.lease.clone();
     let known = leases.entry(name.clone()).or_insert_with(|| {
         let mut lease = lease;
@@ -225,4 +229,22 @@ fn waiting(directory: &Directory) -> Result<Vec<Lease>, LeaseError> {
         waiting.push(record.into_lease("waiting"));
     }
     Ok(waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpu_of_another_user_is_not_joined_with_a_lease_of_the_same_name() {
+        let lease = |uid: &str| {
+            let about = BTreeMap::from([("uid".to_owned(), uid.to_owned())]);
+            Record { lease: "ours".to_owned(), about }.into_lease("held")
+        };
+        let mut leases = BTreeMap::new();
+        let names = [(1000, 0), (4002, 1), (1000, 2)]
+            .map(|(uid, gpu): (u32, u32)| join(&mut leases, lease(&uid.to_string()), gpu));
+        assert_eq!(names, ["ours", "gpu:1", "ours"]);
+        assert_eq!(leases["ours"].get("gpus"), Some("0,2"));
+    }
 }

@@ -134,7 +134,8 @@ pub(super) fn read_ticket(directory: &Directory, name: &Name) -> TicketState {
         return TicketState::Over;
     };
     let Ok(found) = fstat(&file) else { return TicketState::Over };
-    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+    // A user can add links to the pool's own files, which belong to root.
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink > 1 {
         return TicketState::Over;
     }
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
@@ -176,13 +177,15 @@ pub(super) struct Predecessor {
 }
 
 impl Predecessor {
-    pub(super) fn watch(name: &Name, file: File) -> Option<Self> {
+    pub(super) fn watch(name: &Name, file: File, watches: &Arc<()>) -> Option<Self> {
         let (sender, gone) = channel();
+        let watches = Arc::clone(watches);
         let thread = std::thread::Builder::new().name("queue".to_owned());
         let wait = move || {
             if retry_on_intr(|| flock(&file, FlockOperation::LockShared)).is_ok() {
                 let _ = sender.send(());
             }
+            drop(watches);
         };
         thread.spawn(wait).ok().map(|_| Self { name: name.clone(), gone })
     }

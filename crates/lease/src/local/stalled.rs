@@ -89,7 +89,7 @@ fn owner(file: &File) -> Option<u32> {
     file.metadata().ok().map(|found| found.uid())
 }
 
-/// Returns whether as many GPUs as the ticket requests are idle.
+/// Returns whether as many GPUs as the ticket requests are idle, or never will be.
 fn can_take(directory: &Directory, ticket: &File) -> bool {
     let Ok(managed) = directory.managed() else { return false };
     let record = Record::read(ticket).unwrap_or_default();
@@ -99,5 +99,7 @@ fn can_take(directory: &Directory, ticket: &File) -> bool {
         // Closing the file releases the lock at once. A waiter that finds the GPU locked meanwhile tries again.
         file.is_some_and(|(file, _)| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok())
     });
-    idle.count() as u64 >= record.number("want").unwrap_or(1).max(1)
+    let want = record.number("want").unwrap_or(1).max(1);
+    // A ticket that requests more than there are is never served.
+    idle.count() as u64 >= want || want > selection.count(&managed) as u64
 }

@@ -12,6 +12,9 @@ use super::take::{GpuFile, GpuSelection, Head, Reserved};
 use super::token::TokenClock;
 use crate::{Grant, LeaseError, Ticket};
 
+/// Maximum number of threads that wait for tickets ahead.
+const MOST_WATCHES: usize = 8;
+
 /// A waiting ticket.
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -23,6 +26,8 @@ pub(super) struct Waiter {
     nonblock: bool,
     position: Position,
     stalled: Stalled,
+    /// One reference for each thread that waits for a ticket ahead.
+    watches: Arc<()>,
     /// GPUs that are locked, but whose records are not written yet. The next waiter may not know about the grant yet.
     pending: Option<(Grant, Vec<GpuFile>)>,
 }
@@ -58,6 +63,7 @@ impl Waiter {
             nonblock: ticket.nonblock,
             position: Position::Unknown,
             stalled: Stalled::default(),
+            watches: Arc::default(),
             pending: None,
         })
     }
@@ -83,6 +89,9 @@ impl Waiter {
                 return Ok(Some(Step::Waiting(before as u64 + 1)));
             }
         }
+        if reserved.tickets > 0 {
+            self.stalled.watch(directory, &ahead);
+        }
         if !matches!(&self.position, Position::First(head) if head.is_current(directory)) {
             let managed = directory.managed()?;
             if self.want > self.selection.count(&managed) {
@@ -98,7 +107,9 @@ impl Waiter {
 
     fn set_behind(&mut self, name: &Name, file: File) {
         if !matches!(&self.position, Position::Behind(predecessor) if predecessor.is(name)) {
-            let predecessor = (!self.nonblock).then(|| Predecessor::watch(name, file)).flatten();
+            // A user can change the order of tickets all the time. Beyond the limit, the waiter polls.
+            let watches = !self.nonblock && Arc::strong_count(&self.watches) <= MOST_WATCHES;
+            let predecessor = watches.then(|| Predecessor::watch(name, file, &self.watches)).flatten();
             self.position = predecessor.map_or(Position::Unknown, Position::Behind);
         }
     }

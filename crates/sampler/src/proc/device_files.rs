@@ -149,8 +149,9 @@ fn device_process(
 ) -> Result<Option<DeviceProcess>, ReadError> {
     let uid = process.owner().ok();
     let is_system = uid.is_some_and(|uid| uid < FIRST_USER);
+    // Users can send descriptors to daemons such as D-Bus, whose users are not root.
     let known_by = match known_by {
-        KnownBy::Number if !is_system => KnownBy::OpenNumber,
+        KnownBy::Number if uid != Some(0) => KnownBy::OpenNumber,
         other => other,
     };
     let minors = minors(process, (known_by, until))?;

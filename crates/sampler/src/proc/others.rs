@@ -234,7 +234,8 @@ impl Others {
         let read = move |process: &Process| {
             process.check(key)?;
             let command = if commands == Commands::Read { process.command() } else { None };
-            Ok((exe(process), process.exe_owner().ok(), command))
+            let (exe, exe_uid) = program_file(process);
+            Ok((exe, exe_uid, command))
         };
         let Ok((exe, exe_uid, command)) = proc.process(key.pid).and_then(|process| process.patiently(read))
         else {
@@ -315,9 +316,10 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
     cgroup
 }
 
-/// Returns the path of a process's program, if it is readable and not too long to be published.
-pub(super) fn exe(process: &Process) -> Option<String> {
-    process.exe().ok().filter(|path| fits(path))
+/// Returns the path of a process's program, if it is readable and not too long to be published, and the owner of its file.
+pub(super) fn program_file(process: &Process) -> (Option<String>, Option<u32>) {
+    let (path, owner) = process.program();
+    (path.filter(|path| fits(path)), owner)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 ticks are three million years")]

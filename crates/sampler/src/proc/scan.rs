@@ -158,12 +158,13 @@ impl Identity {
             let held = process.hold("stat")?;
             (process, held)
         };
-        let exe = others::exe(&process);
-        let role = if stat.comm == Role::COMM { role(&process, exe.as_deref(), commands) } else { None };
+        let (exe, exe_uid) = others::program_file(&process);
+        let is_mps = stat.comm == Role::COMM;
+        let role = if is_mps { role(&process, (exe.as_deref(), exe_uid), commands) } else { None };
         Ok(Self {
             uid: process.owner().ok(),
             cgroup: process.cgroup()?,
-            exe_uid: process.exe_owner().ok(),
+            exe_uid,
             exe,
             role,
             command: if commands == Commands::Read { process.command() } else { None },
@@ -174,13 +175,13 @@ impl Identity {
     }
 }
 
-/// Returns the process's role in MPS, determined by its program or, if that is unreadable, by its first argument.
-fn role(process: &Process, exe: Option<&str>, commands: Commands) -> Option<Role> {
-    match process.exe_owner() {
+/// Returns the process's role in MPS, determined by its program or, without permission to read it, by its first argument.
+fn role(process: &Process, (exe, exe_uid): (Option<&str>, Option<u32>), commands: Commands) -> Option<Role> {
+    match exe_uid {
         // A user can give any name to a copy of a program.
-        Ok(uid) => return exe.filter(|_| uid == 0).and_then(Role::of_program),
-        Err(_) if exe.is_some() || commands == Commands::Shunned => return None,
-        Err(_) => {}
+        Some(uid) => return exe.filter(|_| uid == 0).and_then(Role::of_program),
+        None if commands == Commands::Shunned => return None,
+        None => {}
     }
     let line = process.cmdline().ok()?;
     Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))

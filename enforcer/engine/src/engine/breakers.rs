@@ -22,9 +22,9 @@ const USERS: usize = 2;
 const UNKNOWN_TICKS: u32 = 10;
 /// The driver-hang breaker opens if the driver stops responding at most this long after an action.
 const HANG: Duration = Duration::from_mins(1);
-/// The driver-hang breaker opens after this many consecutive samples without a response. The exporter does not query what did
-/// not respond in the sample before, so two samples can show one late response.
-const HANG_TICKS: u32 = 3;
+/// The driver-hang breaker opens after this many consecutive samples without a response. After one late response of all GPUs,
+/// the exporter queries only one of them again in each sample, and a node has up to 16 GPUs.
+const HANG_TICKS: u32 = 20;
 
 /// State of all breakers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
