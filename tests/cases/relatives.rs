@@ -297,7 +297,9 @@ fn children_of_criu_are_restored_also_after_it_has_exited() {
     ];
     let child = |parent: &Process| Process { ppid: parent.pid, ..Process::new(parent.pid + 1) };
     let procfs = criu_of.iter().fold(Procfs::new(), |all, parent| all.with(parent).with(&child(parent)));
-    std::os::unix::fs::symlink("/usr/sbin/criu", procfs.path().join("4000/exe")).unwrap();
+    // Files of root.
+    procfs.write("bin/criu", "");
+    std::os::unix::fs::symlink(procfs.path().join("bin/criu"), procfs.path().join("4000/exe")).unwrap();
     std::os::unix::fs::symlink("/usr/bin/su", procfs.path().join("4030/exe")).unwrap();
     let holders = criu_of.map(|parent| parent.pid + 1);
     let mut reader = StreamReader::over(&procfs, &holders);
@@ -374,14 +376,17 @@ fn mps_daemon_server_and_client_are_distinguished() {
     let mps = Process { comm: "nvidia-cuda-mps".into(), ..Process::new(4100) };
     let procfs =
         Procfs::new().with(&mps).with(&Process { pid: 4200, ..mps.clone() }).with(&Process::new(4300));
-    for pid in [4100, 4300] {
+    for pid in [4100, 4200, 4300] {
         procfs.write(&format!("{pid}/cmdline"), "/usr/bin/nvidia-cuda-mps-control\0-d\0");
     }
+    let program = "bin/nvidia-cuda-mps-control";
+    procfs.write(program, "");
+    std::os::unix::fs::symlink(procfs.path().join(program), procfs.path().join("4100/exe")).unwrap();
     let snapshot = StreamReader::over(&procfs, &[4100, 4200, 4300]).next_with_relatives();
     assert_eq!(
         role(&snapshot, 4100).as_deref(),
         Some("mps_control"),
-        "a process with an unknown program is recognized by its name"
+        "a process is recognized by its program, and not by its arguments if it has none"
     );
     assert_eq!((role(&snapshot, 4200), role(&snapshot, 4300)), (None, None));
 }

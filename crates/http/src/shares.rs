@@ -52,7 +52,7 @@ impl Drop for Share {
 }
 
 /// Loopback counts as one client, because each local user can use all of its addresses.
-pub(crate) fn connection_client(address: IpAddr) -> IpAddr {
+fn connection_client(address: IpAddr) -> IpAddr {
     let client = client(address);
     if address.to_canonical().is_loopback() { Ipv4Addr::LOCALHOST.into() } else { client }
 }

@@ -43,8 +43,7 @@ impl Turns {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         // Queues to which only this map refers are empty.
         lines.retain(|_, line| Arc::strong_count(line) > 1);
-        let line =
-            lines.entry(shares::connection_client(client)).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        let line = lines.entry(shares::client(client)).or_insert_with(|| Arc::new(Semaphore::new(1)));
         (Arc::strong_count(line) <= LINE).then(|| Arc::clone(line))
     }
 }
