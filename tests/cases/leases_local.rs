@@ -562,14 +562,18 @@ fn waiter_behind_changing_tickets_leaks_nothing() {
     let mut blocker = nobody_queues(&pool, 2, "");
     let waiter = bailiff(&pool, &["run", "true"]).spawn().unwrap();
     until("the tickets", || (tickets(&pool) == 3).then_some(()));
-    let last = pool.path().join("queue/00000000000000000000-ahead1");
-    let entries = |name: &str| fs::read_dir(format!("/proc/{}/{name}", waiter.id())).unwrap().count();
-    for turn in 0..60 {
+    let queue = fs::read_dir(pool.path().join("queue")).unwrap().map(|entry| entry.unwrap().path());
+    let (ahead, own): (Vec<_>, Vec<_>) = queue.partition(|path| path.to_str().unwrap().contains("-ahead"));
+    let last = ahead.into_iter().max().unwrap();
+    let renewed = || fs::metadata(&own[0]).unwrap().modified().unwrap();
+    for turn in 0..20 {
         let time = if turn % 2 == 0 { std::time::UNIX_EPOCH } else { std::time::SystemTime::now() };
         fs::File::options().write(true).open(&last).unwrap().set_modified(time).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        let before = renewed();
+        until("the waiter reads the queue again", || (renewed() > before).then_some(()));
     }
-    assert!(entries("task") <= 16 && entries("fd") <= 48, "{} {}", entries("task"), entries("fd"));
+    let threads = fs::read_dir(format!("/proc/{}/task", waiter.id())).unwrap().count();
+    assert!(threads <= 14, "{threads} threads after 20 changes");
     blocker.kill().unwrap();
     blocker.wait().unwrap();
     end(holder, Signal::TERM);

@@ -255,6 +255,10 @@ fn health_ignores_processes_of_running_jobs_and_runs_once() {
     let output = cluster.run("health", &[], &[]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("another run is in progress"), "{output:?}");
     assert_eq!(cluster.node_state(), "mixed|none");
+    drop(lock);
+    cluster.must("scontrol", &["suspend", &job]);
+    assert_eq!(cluster.run("health", &[], &[]).status.code(), Some(0));
+    assert!(cluster.record(&job).is_some(), "a suspended job has its GPU");
 }
 
 #[test]

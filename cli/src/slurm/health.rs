@@ -171,9 +171,9 @@ fn forget(
     ended.try_for_each(|record| state::forget(state_dir, &record.job))
 }
 
-/// Returns the ids of the jobs on this node.
+/// Returns the ids of the jobs on this node, also in hidden partitions.
 fn running(run: &Run<'_>) -> Result<BTreeSet<String>, String> {
-    let text = run.output("squeue", &["--noheader", "--nodelist", run.node, "--format=%A"])?;
+    let text = run.output("squeue", &["--noheader", "--all", "--nodelist", run.node, "--format=%A"])?;
     Ok(text.split_whitespace().map(str::to_owned).collect())
 }
 

@@ -258,6 +258,8 @@ fn record_changes_are_pushed() {
         }
     };
     let pid = std::process::id().to_string();
+    request::<u64>(&mut redis, &["HSET", "GPU_GPU12345678901", "PID", &pid]);
+    assert_eq!(next("a key with a longer number than GPUs have"), []);
     request::<u64>(&mut redis, &["HSET", "GPU_GPU1", "PID", &pid, "TIME", "now"]);
     let changed = next("a record");
     let record = changed[0].1.clone().expect("the record must exist");

@@ -37,20 +37,8 @@ impl Snapshot {
         snapshot
     }
 
-    fn without_slurm(previous: Option<&Self>, sample: Sample) -> Self {
-        let mut gaps = previous.map(|previous| previous.gaps.clone()).unwrap_or_default();
-        gaps.add(&sample.gaps);
-        let mut join = Join {
-            seq: sample.seq,
-            at: sample.at,
-            namespace: sample.namespace,
-            good_for: FRESH + sample.interval * 2,
-            previous,
-            seen: sample.processes,
-            ids: HashMap::new(),
-            processes: BTreeMap::new(),
-            gaps,
-        };
+    fn without_slurm(previous: Option<&Self>, mut sample: Sample) -> Self {
+        let mut join = Join::new(previous, &mut sample);
         let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
         let users = users::totals(previous, &input);
@@ -122,6 +110,25 @@ struct Join<'a> {
 struct Past<'a> {
     holders: HashMap<u32, &'a Holder>,
     window: Duration,
+}
+
+impl<'a> Join<'a> {
+    /// Takes the processes of a sample.
+    fn new(previous: Option<&'a Snapshot>, sample: &mut Sample) -> Self {
+        let mut gaps = previous.map(|previous| previous.gaps.clone()).unwrap_or_default();
+        gaps.add(&sample.gaps);
+        Self {
+            seq: sample.seq,
+            at: sample.at,
+            namespace: sample.namespace,
+            good_for: FRESH + sample.interval * 2,
+            previous,
+            seen: std::mem::take(&mut sample.processes),
+            ids: HashMap::new(),
+            processes: BTreeMap::new(),
+            gaps,
+        }
+    }
 }
 
 impl Join<'_> {

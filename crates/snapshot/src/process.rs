@@ -117,7 +117,7 @@ pub struct Facts {
     pub workload: Option<String>,
     /// Path of its program; `None` without permission.
     pub exe: Option<String>,
-    /// Owner of the program's file; `None` without permission.
+    /// Owner of the program's file; `None` without permission, `u32::MAX` if there is no program or its owner is hidden.
     pub exe_uid: Option<u32>,
     /// Role in MPS, if any.
     pub role: Option<Role>,
@@ -182,7 +182,7 @@ pub struct Relative {
     pub place: Arc<Place>,
     /// Path of its program; `None` without permission, or if too long.
     pub exe: Option<String>,
-    /// Owner of the program's file; `None` without permission.
+    /// Owner of the program's file; `None` without permission, `u32::MAX` if there is no program or its owner is hidden.
     pub exe_uid: Option<u32>,
     /// Command line without secrets; `None` unless command lines are read.
     pub command: Option<String>,

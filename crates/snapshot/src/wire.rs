@@ -104,7 +104,7 @@ pub struct Relative {
     pub place: Arc<Place>,
     /// Path of its program, if readable.
     pub exe: Option<String>,
-    /// Owner of the program's file, if readable.
+    /// Owner of the program's file, if readable; `u32::MAX` if there is no program or its owner is hidden.
     pub exe_uid: Option<u32>,
     /// Command line without secrets, if command lines are read.
     pub command: Option<String>,
@@ -282,7 +282,7 @@ pub struct Facts {
     pub workload: Option<String>,
     /// Path of its program, if readable.
     pub exe: Option<String>,
-    /// Owner of the program's file, if readable.
+    /// Owner of the program's file, if readable; `u32::MAX` if there is no program or its owner is hidden.
     pub exe_uid: Option<u32>,
     /// Group names of its owner, once the name service has answered.
     pub groups: Option<Vec<String>>,

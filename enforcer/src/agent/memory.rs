@@ -202,6 +202,10 @@ mod tests {
             memory.read_pool(at(seconds), &none);
             assert_eq!(memory.ended("0", process), at(expected), "{process} at {seconds}");
         }
+        memory.forget_others(&BTreeSet::from(["0"]));
+        assert_eq!(memory.ended("0", "8"), at(2));
+        memory.forget_others(&BTreeSet::from(["1"]));
+        assert_eq!(memory.ended("0", "8"), at(0), "a GPU that is not in the pool is forgotten");
     }
 
     #[test]
