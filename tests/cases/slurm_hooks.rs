@@ -149,18 +149,20 @@ fn on_a_shared_gpu_only_processes_of_the_own_job_count() {
 
 #[test]
 fn record_of_a_job_that_no_longer_runs_hides_nothing() {
+    // The clusters of other tests have steps of jobs with small ids.
+    const ENDED: &str = "4000001";
     let holder = Holder::sleeping();
     let scenario = Scenario::new(IDLE);
     let home = tempfile::tempdir().unwrap();
     let verdict =
         |id: &str| prolog(home.path(), &scenario, &["--wait", "0s"], &job(id, "1")).1["verdict"].clone();
-    assert_eq!(verdict("1"), json!("clean"));
-    let path = home.path().join("jobs/1.json");
+    assert_eq!(verdict(ENDED), json!("clean"));
+    let path = home.path().join(format!("jobs/{ENDED}.json"));
     let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     record["boot_ms"] = json!(1);
     fs::write(&path, record.to_string()).unwrap();
     scenario.set(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
-    assert_eq!(verdict("2"), json!("not_clean"), "job 1 has no slurmstepd, and its prolog is long ago");
+    assert_eq!(verdict("4000002"), json!("not_clean"), "the job has no slurmstepd, and its prolog is long ago");
 }
 
 #[test]
