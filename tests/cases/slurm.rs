@@ -292,6 +292,22 @@ fn gpu_of_a_job_with_a_step_is_shared() {
     until("the record's removal", || cluster.record(&first).is_none().then_some(()));
 }
 
+#[test]
+fn gpu_of_two_jobs_with_shards_is_shared() {
+    let cluster = Cluster::start(Tracking::Cgroup, SHORT, "");
+    let shards = |script: &str| cluster.submit_with(&["--gres=shard:2", "--cpus-per-task=1"], script);
+    let first = shards("echo $$; exec sleep 1000");
+    let pid = cluster.pid_of(&first);
+    cluster.hold(pid);
+    let second = shards("echo $$");
+    cluster.pid_of(&second);
+    until("the second job's epilog", || (cluster.runs("epilog", "clean") == 1).then_some(()));
+    assert_eq!(cluster.runs("prolog", "clean"), 2, "the memory belongs to the first job");
+    assert_eq!(cluster.record(&first).unwrap()["gpus"][0]["minor"], 0);
+    assert!(runs(pid) && cluster.record(&second).is_none());
+    assert!(cluster.node_state().ends_with("|none"), "the node is not drained");
+}
+
 /// Waits in state D, until its child exits, as a user.
 const VFORK: &str = "import ctypes, os, signal
 os.setgid(65534)

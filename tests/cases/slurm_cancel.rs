@@ -632,16 +632,41 @@ fn requeued_job_that_never_used_its_gpu_is_not_cancelled() {
     });
 }
 
-#[test]
-fn job_that_is_suspended_meanwhile_is_not_cancelled() {
+/// Changes a job's state with a command after the first query, and checks that the enforcer does not cancel it.
+fn changed(state: &str, command: &str) -> (Stage, String) {
     let mut stage = Stage::new(cluster(""));
     let (job, pid) = stage.job(&[]);
-    stage.wrap("scontrol", &format!("[ $1 = show ] || $real suspend {job}; exec $real \"$@\""));
+    let pid_file = stage.cluster.pid_file("slurmd");
+    let command = command.replace("JOB", &job).replace("SLURMD", pid_file.to_str().unwrap());
+    stage.wrap("scontrol", &format!("[ $1 = show ] || {{ {command}; }}; exec $real \"$@\""));
     stage.start();
     stage.hold(pid);
-    let why = format!("changed: job {job} (SUSPENDED) is not running");
-    stage.refused_as(&["--pid", &pid.to_string()], (&job, pid, "SUSPENDED"), ("identity_changed", &why));
+    let why = format!("changed: job {job} ({state}) is not running");
+    stage.refused_as(&["--pid", &pid.to_string()], (&job, pid, state), ("identity_changed", &why));
+    (stage, job)
+}
+
+#[test]
+fn job_that_is_suspended_meanwhile_is_not_cancelled() {
+    let (stage, job) = changed("SUSPENDED", "$real suspend JOB");
     stage.cluster.must("scontrol", &["resume", &job]);
+}
+
+#[test]
+fn job_that_is_completing_meanwhile_is_not_cancelled() {
+    let (stage, job) = changed("COMPLETING", "kill -STOP $(cat SLURMD); /usr/bin/scancel JOB");
+    stage.cluster.signal("slurmd", Signal::CONT);
+    until("the job's end", || (stage.state(&job) == "CANCELLED").then_some(()));
+}
+
+#[test]
+fn job_that_private_data_hides_is_not_cancelled() {
+    let mut stage = Stage::new(cluster("PrivateData=jobs\n"));
+    let (job, pid) = stage.job(&[]);
+    stage.wrap("squeue", "exec runuser -u daemon -- $real \"$@\"");
+    stage.start();
+    stage.hold(pid);
+    stage.refused((&job, pid), "not_visible", &format!("Slurm does not show job {job}"));
 }
 
 #[test]

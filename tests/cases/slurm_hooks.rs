@@ -162,7 +162,11 @@ fn record_of_a_job_that_no_longer_runs_hides_nothing() {
     record["boot_ms"] = json!(1);
     fs::write(&path, record.to_string()).unwrap();
     scenario.set(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
-    assert_eq!(verdict("4000002"), json!("not_clean"), "the job has no slurmstepd, and its prolog is long ago");
+    assert_eq!(
+        verdict("4000002"),
+        json!("not_clean"),
+        "the job has no slurmstepd, and its prolog is long ago"
+    );
 }
 
 #[test]
