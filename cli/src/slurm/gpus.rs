@@ -19,9 +19,13 @@ use super::config::Config;
 use super::inspection::{Finding, Found, Inspection};
 use super::job::Job;
 use crate::args::Machine;
+use crate::output::joined;
 
 /// Maximum deadline of the driver's calls in one sample, and time limit of the scan for open device files.
 const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Maximum number of pids in a message.
+const MOST_NAMED: usize = 5;
 
 /// The GPUs to inspect.
 #[derive(Debug, Default)]
@@ -87,9 +91,9 @@ impl Inspector {
         };
         if let Some((scan, unread)) = device_processes(&self.procfs, DEADLINE) {
             if scan.unreadable > 0 {
-                inspection
-                    .unknown
-                    .push(format!("open files of {} processes cannot be read", scan.unreadable));
+                let pids = joined(unread.iter().take(MOST_NAMED), ", ");
+                let why = format!("open files of {} processes cannot be read: {pids}", scan.unreadable);
+                inspection.unknown.push(why);
             }
             inspection.unread.pids.extend(unread);
             reader.add_unlisted(&scan.processes, &mut inspection);

@@ -168,6 +168,9 @@ impl<'a> Run<'a> {
             }
             std::thread::sleep(PAUSE.min(deadline.left()));
             let mut now = inspector.inspect(&scope);
+            // A process that cannot be read twice will hardly be readable soon.
+            let pids = &now.unread.pids;
+            now.lasting += usize::from(!pids.is_empty() && pids.is_subset(&last.unread.pids));
             now.keep(last.findings);
             last = now;
         }

@@ -2,7 +2,7 @@
 //! Finds processes with a GPU's device file open, including those that the driver does not list, such as forked
 //! workers. The scan reads every descriptor of the node, so it is rare and split into parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -52,10 +52,8 @@ pub(crate) fn keep_living(proc: &Proc, device_processes: &mut DeviceProcesses) {
 pub(crate) struct Search {
     /// Pids still to be scanned, the next one last.
     due: Vec<u32>,
-    /// Pids of users whose processes took long, which are scanned after all others.
+    /// Pids that took long, or of users whose processes took long. They are scanned one by one after all others.
     later: Vec<u32>,
-    /// Time that the processes of each uid took.
-    spent: BTreeMap<u32, Duration>,
     /// Pids that could not be read.
     failed: Vec<u32>,
     found: DeviceProcesses,
@@ -83,7 +81,6 @@ impl Search {
             known_by: if proc.is_kernels() { KnownBy::Number } else { KnownBy::Path },
             due,
             later: Vec::new(),
-            spent: BTreeMap::new(),
             failed: Vec::new(),
             found: DeviceProcesses { boot_ms: millis(at.boot), processes: Vec::new(), unreadable: 0 },
         })
@@ -94,40 +91,40 @@ impl Search {
         self.found.at()
     }
 
-    /// Scans until the deadline, and returns whether all processes were scanned. A process that takes longer
-    /// than a whole part counts as unreadable.
+    /// Scans until the deadline, but at least one process, and returns whether all processes were scanned.
     pub(crate) fn go_on(&mut self, proc: &Proc, until: Instant) -> bool {
-        let mut is_first = true;
-        while let Some(pid) = self.due.pop() {
-            let owner = proc.process(pid).and_then(|process| process.owner()).unwrap_or_default();
-            if self.spent.get(&owner).is_some_and(|spent| owner != 0 && *spent >= SHORTEST) {
-                self.later.push(pid);
-                continue;
+        let left = || until.saturating_duration_since(Instant::now());
+        let known_by = self.known_by;
+        let read = move |process: &Process| device_process(process, (known_by, until));
+        if !self.due.is_empty() {
+            let most = if left().is_zero() { 1 } else { self.due.len() };
+            let pids = self.due.iter().rev().take(most).copied().collect();
+            let deadline = Deadline::after(left().max(SHORTEST));
+            let each = move |proc: &Proc, pid| read(&proc.process(pid)?);
+            let results = proc.each(pids, Some(deadline), each).unwrap_or_default();
+            let scanned: BTreeSet<u32> = results.iter().map(|(pid, _)| *pid).collect();
+            self.due.retain(|pid| !scanned.contains(pid));
+            for (pid, result) in results {
+                if matches!(result, Err(LATE)) { self.later.push(pid) } else { self.add(proc, pid, result) }
             }
-            let began = Instant::now();
-            let left = until.saturating_duration_since(Instant::now()).max(SHORTEST);
-            let known_by = self.known_by;
-            let read = move |process: &Process| device_process(process, (known_by, until));
-            let found = proc.process(pid).and_then(|process| process.within(left, read));
-            *self.spent.entry(owner).or_default() += began.elapsed();
-            let is_late = Instant::now() >= until;
-            match found {
-                Ok(found) => self.found.processes.extend(found.filter(|found| !is_ours(proc, found))),
-                Err(ReadError::Gone) => {}
-                Err(LATE) if is_late && !is_first => self.due.push(pid),
-                Err(_) => self.failed.push(pid),
-            }
-            is_first = false;
-            if is_late {
+            return self.due.is_empty() && self.later.is_empty();
+        }
+        while let Some(pid) = self.later.pop() {
+            let result = proc.process(pid).and_then(|process| process.within(left().max(SHORTEST), read));
+            self.add(proc, pid, result);
+            if left().is_zero() {
                 break;
             }
         }
-        if self.due.is_empty() && !self.later.is_empty() {
-            self.due = std::mem::take(&mut self.later);
-            self.spent.clear();
-            return false;
+        self.later.is_empty()
+    }
+
+    fn add(&mut self, proc: &Proc, pid: u32, result: Result<Option<DeviceProcess>, ReadError>) {
+        match result {
+            Ok(found) => self.found.processes.extend(found.filter(|found| !is_ours(proc, found))),
+            Err(ReadError::Gone) => {}
+            Err(_) => self.failed.push(pid),
         }
-        self.due.is_empty()
     }
 
     /// Returns the pids that could not be read, or were not scanned yet.
@@ -316,7 +313,8 @@ mod tests {
         open(home.path(), "40/fd", &["/dev/nvidia0"; 2 * MANY]);
         let proc = Proc::open(home.path()).unwrap();
         let mut search = Search::begin(&proc, Moment::default()).unwrap();
-        assert!(search.go_on(&proc, Instant::now()));
+        let at_once = Instant::now();
+        assert_eq!([(); 2].map(|()| search.go_on(&proc, at_once)), [false, true]);
         let found = search.end();
         assert_eq!((found.processes.len(), found.unreadable), (0, 1));
     }
