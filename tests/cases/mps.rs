@@ -118,6 +118,17 @@ fn daemon_is_started_listed_and_stopped() {
 }
 
 #[test]
+fn root_starts_no_daemon_in_a_directory_of_another_user() {
+    let machine = Machine::new("550");
+    let pipes = machine.mps.pipes("a");
+    std::fs::create_dir_all(&pipes).unwrap();
+    std::os::unix::fs::chown(&pipes, Some(4002), None).unwrap();
+    let (code, printed) = machine.run("a", &["start", "--gpu", "1"]);
+    assert!(code == Some(69) && printed.contains("must be a directory of root"), "{printed}");
+    assert!(machine.mps.smi_calls().is_empty(), "{printed}");
+}
+
+#[test]
 fn status_lists_servers_clients_and_limits_in_80_columns() {
     for (release, status) in [("550", "active"), ("535", "unknown")] {
         let machine = Machine::new(release);

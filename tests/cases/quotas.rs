@@ -304,6 +304,75 @@ fn thousand_files_of_one_user_hide_no_others() {
     assert!(page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0), "the gap is counted");
 }
 
+/// Waits for a page with the quotas of a directory, and returns it and the number of files in the directories with this
+/// prefix that it shows.
+fn counted(exporter: &Exporter, prefix: &str) -> (Page, usize) {
+    let seen = |page: &Page| {
+        page.value("bailiff_quota_used_bytes", &[("quota", "honest/a"), ("gpu_uuid", UUID)])
+            .map(|_| page.clone())
+    };
+    let page = exporter.until("the quota of another user", seen);
+    let all = page.all("bailiff_quota_region_valid", &[]);
+    let count = all.filter(|(labels, _)| labels["quota"].starts_with(prefix)).count();
+    assert!(page.value("bailiff_gaps_total", &[("gap", "quotas")]) > Some(0.0), "the gap is counted");
+    (page, count)
+}
+
+#[test]
+fn directories_of_one_user_delay_no_sample() {
+    const DIRECTORIES: u32 = 200;
+    const LINKS: u32 = 1000;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("honest")).unwrap();
+    let _honest = quota_file(path("honest/a"));
+    for number in 0..DIRECTORIES {
+        let crowd = path(&format!("crowd-{number}"));
+        fs::create_dir(&crowd).unwrap();
+        fs::copy(path("honest/a"), crowd.join("0")).unwrap();
+        for link in 1..LINKS {
+            fs::hard_link(crowd.join("0"), crowd.join(link.to_string())).unwrap();
+        }
+        std::os::unix::fs::chown(crowd, Some(1001), None).unwrap();
+    }
+    let scenario = Scenario::new(&scenario(&[]));
+    // With the usual deadline.
+    let flags = ["--quota.dir", &directory.path().display().to_string()];
+    let exporter = Exporter::start(&scenario, &flags);
+    assert_eq!(counted(&exporter, "crowd").1, 1, "of files with several links, one is shown");
+}
+
+#[test]
+fn full_files_of_many_users_are_shown_up_to_a_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("honest")).unwrap();
+    let _honest = quota_file(path("honest/a"));
+    let limits: Vec<_> = (0..16).map(|gpu| (uuid(gpu), 100 * MIB)).collect();
+    bailiff_ledger::create(&path("full"), &limits).unwrap();
+    let full = OpenOptions::new().write(true).open(path("full")).unwrap();
+    for slot in 0..128 {
+        // The process is in a PID namespace that does not exist, so it may run.
+        for (at, number) in [(0, 7), (8, u64::MAX), (16, 7)] {
+            full.write_all_at(&number.to_le_bytes(), SLOTS + 64 * slot + at).unwrap();
+        }
+    }
+    full.write_all_at(&[0xff; 8 * 16 * 128], USED).unwrap();
+    for uid in 100_000..100_016 {
+        let crowd = path(&format!("crowd-{uid}"));
+        fs::create_dir(&crowd).unwrap();
+        for number in 0..64 {
+            fs::copy(path("full"), crowd.join(number.to_string())).unwrap();
+        }
+        std::os::unix::fs::chown(crowd, Some(uid), None).unwrap();
+    }
+    fs::remove_file(path("full")).unwrap();
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, directory.path());
+    // A file has 129 times 17 figures, of which there are at most 2^18.
+    assert_eq!(counted(&exporter, "crowd").1, 119);
+}
+
 #[test]
 fn quota_rule_ends_only_processes_over_their_quota() {
     let directory = tempfile::tempdir().unwrap();

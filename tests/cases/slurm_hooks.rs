@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
+use end_to_end::home::Home;
+use end_to_end::hung::{HungExecution, Parent};
 use end_to_end::orphan::Orphan;
 use end_to_end::programs;
 use end_to_end::slurm::{IDLE, hook};
@@ -106,6 +108,18 @@ fn hook_does_not_wait_for_what_the_driver_never_reports() {
         assert!(report["unknown"][0].as_str().is_some_and(|text| text.contains(why)), "{report}");
         assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
     }
+}
+
+#[test]
+fn hook_does_not_wait_for_a_process_that_hangs_in_execve() {
+    let (scenario, home) = (Scenario::new(IDLE), Home::new());
+    let hung = HungExecution::start(&home, 4002, (Parent::Hangs, 1));
+    let began = Instant::now();
+    let (code, report) = prolog(&home.state(), &scenario, &["--wait", "10m"], &job("1", "0"));
+    assert_eq!((code, &report["verdict"]), (0, &json!("unknown")), "{report}");
+    let why = report["unknown"][0].as_str().unwrap();
+    assert!(hung.pids().iter().all(|pid| why.contains(&pid.to_string())), "{report}");
+    assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
 }
 
 /// Open files are read without the driver.

@@ -20,24 +20,27 @@ pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
     if flags.mine {
         return release_all_own(&mut *pool);
     }
-    let lease = match (&flags.gpu, &flags.lease) {
+    let (lease, token) = match (&flags.gpu, &flags.lease) {
         (Some(gpu), _) => lease_of_gpu(&mut *pool, gpu)?,
-        (None, lease) => lease.clone().unwrap_or_default(),
+        (None, lease) => (lease.clone().unwrap_or_default(), None),
     };
-    match pool.release(&lease, None, (offset(), std::process::id()))? {
+    match pool.release(&lease, token, (offset(), std::process::id()))? {
         Released::Done | Released::Already(_) => Ok(ExitCode::SUCCESS),
         Released::Lost => Err(Failure::not_ours("the lease was lost: its GPUs belong to another lease now")),
         Released::Unknown => Err(Failure::unknown(format!("unknown lease {lease:?}"))),
     }
 }
 
-fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<String, Failure> {
+/// Returns the lease of a GPU, and its token. With the token, a waiting request of the same name is not withdrawn: in the
+/// machine's own pool, the holder can write any name into the record.
+fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<(String, Option<u64>), Failure> {
     let audit = pool.audit()?;
     let names: Vec<_> = audit.gpus.iter().map(|gpu| (gpu.id.clone(), gpu.uuid.clone())).collect();
     let requested = ids(&names, gpu)?;
     let target = audit.gpus.iter().find(|gpu| requested.first() == Some(&gpu.id));
     let owner = target.and_then(|gpu| gpu.owner.clone());
-    owner.ok_or_else(|| {
+    let token = |lease: &String| audit.leases.iter().find(|it| it.lease == *lease)?.number("tok");
+    owner.map(|lease| (lease.clone(), token(&lease))).ok_or_else(|| {
         Failure::not_ours(match target.map(state) {
             Some("unknown") => format!("GPU {gpu} has no lease that is visible here"),
             _ => format!("GPU {gpu} is not leased"),
@@ -56,7 +59,7 @@ fn release_all_own(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
     let audit = pool.audit()?;
     let (mut released, mut refused) = (0_u32, None);
     for lease in audit.leases.iter().filter(mine) {
-        match pool.release(&lease.lease, None, (offset(), std::process::id())) {
+        match pool.release(&lease.lease, lease.number("tok"), (offset(), std::process::id())) {
             Ok(Released::Lost) => {
                 refused = Some(Failure::not_ours("a lease was lost: its GPUs belong to another lease now"));
             }

@@ -1,5 +1,8 @@
 //! Prepares and starts the daemon of `bailiff mps start`: its environment, GPUs and compute modes.
 
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -42,6 +45,11 @@ pub(super) fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
             flags.log_dir.display()
         )));
     }
+    if nix::unistd::geteuid().is_root() {
+        for directory in [&pipes, &flags.log_dir] {
+            check_is_roots(directory, !flags.dry_run)?;
+        }
+    }
     let all = compute_mode::all(&flags.common)?;
     let control = flags.common.control(&pipes);
     check_unused(&control, &pipes, || {
@@ -54,6 +62,24 @@ pub(super) fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     let logs = flags.log_dir.display().to_string();
     let variables = vec![(PIPES, pipes.display().to_string()), (LOGS, logs), (VISIBLE, uuids)];
     Ok(Plan { flags, control, pipes, gpus, variables })
+}
+
+/// Creates a directory, if that is wanted, unless it exists. Fails if it is not root's: the daemon of root would follow links in it, and
+/// clients would connect to a socket that its owner can replace.
+#[expect(clippy::disallowed_methods, reason = "a directory of the daemon")]
+fn check_is_roots(directory: &Path, create: bool) -> Result<(), Failure> {
+    let failed =
+        |why: &dyn std::fmt::Display| Failure::unavailable(format!("{}: {why}", directory.display()));
+    if create {
+        // What prevents it, the daemon or the next check reports.
+        let _ = DirBuilder::new().mode(0o755).create(directory);
+    }
+    match fs::symlink_metadata(directory) {
+        Ok(found) if found.is_dir() && found.uid() == 0 => Ok(()),
+        Ok(_) => Err(failed(&"must be a directory of root, because root starts the daemon")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(&error)),
+    }
 }
 
 /// Fails if a daemon already runs in the pipe directory, or if servers of an exited daemon still run there.

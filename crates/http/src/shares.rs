@@ -1,7 +1,7 @@
 //! Shares of the connections: one client uses at most half of them, so that others are still served.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The number of connections of each client.
@@ -51,10 +51,15 @@ impl Drop for Share {
     }
 }
 
-/// Loopback counts as one client, because each local user can use all of its addresses.
+/// All addresses of this machine count as one client, because each local user can use them.
 fn connection_client(address: IpAddr) -> IpAddr {
-    let client = client(address);
-    if address.to_canonical().is_loopback() { Ipv4Addr::LOCALHOST.into() } else { client }
+    let canonical = address.to_canonical();
+    if canonical.is_loopback() || is_own(canonical) { Ipv4Addr::LOCALHOST.into() } else { client(address) }
+}
+
+/// Returns whether an address is one of this machine's own. A socket can be bound only to such an address.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Returns the client of an address. An IPv6 /64 counts as one client, because a client with one address in it can use
@@ -99,6 +104,13 @@ mod tests {
             assert!(shares.take(address(own)).is_some(), "{own}: a connection was closed");
             taken.clear();
             assert!(shares.counts.lock().unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn own_addresses_are_those_that_a_socket_can_be_bound_to() {
+        for (text, expected) in [("127.0.0.9", true), ("192.0.2.1", false), ("2001:db8::1", false)] {
+            assert_eq!(is_own(address(text)), expected, "{text}");
         }
     }
 

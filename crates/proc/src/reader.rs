@@ -12,6 +12,9 @@ use crate::directory::{Directory, FILE, ReadError};
 use crate::files;
 use crate::patient::PATIENCE;
 
+/// Maximum length of a link's target (`PATH_MAX`).
+const LONGEST_LINK: usize = 4096;
+
 /// Reads for another program, in the helper. Other files than those that the program needs are refused.
 #[derive(Debug)]
 pub struct Reader;
@@ -56,6 +59,10 @@ fn read_in(directory: &Directory, read: &Read) -> Result<(Answer, Option<OwnedFd
         }
         Read::Link(name) if matches!(name.as_str(), "exe" | "ns/pid") => {
             let target = readlinkat(directory, name, Vec::new())?;
+            // With pages of 64 KiB, older kernels return longer paths, which do not fit into an answer.
+            if target.count_bytes() > LONGEST_LINK {
+                return Err(Errno::NAMETOOLONG);
+            }
             Ok((Answer::Link(target.to_string_lossy().into_owned()), None))
         }
         Read::Attributes(name)

@@ -20,8 +20,11 @@ use rustix::io::Errno;
 /// Maximum number of reported files, in total and per user except root; users can create any number.
 const MOST: usize = 1024;
 const MOST_OF_ONE: usize = 64;
-/// Maximum number of names read from a directory.
+/// Maximum number of names read from the shared directory, or from one of root. From a directory of another user, and of
+/// the user's directories, [`MOST_OF_ONE`] are read.
 const MOST_NAMES: usize = 8192;
+/// Maximum number of figures in all reported files: each process has one for each GPU.
+const MOST_FIGURES: usize = 1 << 18;
 
 /// Device and inode of a file, as in `/proc/PID/maps`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +69,7 @@ impl Quotas {
 
     /// Reads all quota files; `None` if the directory does not exist.
     pub(crate) fn read(&mut self, node: &Node<'_>, gaps: &mut Gaps) -> Result<Option<Vec<Quota>>, Fault> {
-        let (found, mut whole) = match places(&self.directory, gaps) {
+        let (found, mut whole) = match places(&self.directory, node, gaps) {
             Ok(found) => found,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(Errno::ACCESS | Errno::PERM) => return Err(Fault::NotPermitted),
@@ -80,7 +83,7 @@ impl Quotas {
         self.inside.retain(|key, _| by_start.get(&key.start_ticks).is_some_and(|keys| keys.contains(key)));
         let mut ties =
             Ties { quotas: self, node, own: own(node.proc), by_start: &by_start, mapped: HashMap::new() };
-        let (mut ids, mut quotas) = (BTreeSet::new(), Vec::new());
+        let (mut ids, mut quotas, mut figures) = (BTreeSet::new(), Vec::new(), 0);
         for place in found {
             if node.late() {
                 break;
@@ -89,6 +92,12 @@ impl Quotas {
             if let Some((id, quota)) = ties.quota(&place)
                 && id.is_none_or(|id| ids.insert(id))
             {
+                let more = figures + (quota.processes.len() + 1) * (quota.gpus.len() + 1);
+                if more > MOST_FIGURES {
+                    whole = false;
+                    continue;
+                }
+                figures = more;
                 quotas.push(quota);
             }
         }
@@ -263,9 +272,10 @@ struct Place {
 
 /// Returns the files of a directory and its subdirectories, and whether these are all. Each user's first file
 /// comes before any user's second, so that the maximum number does not let one user hide another's files.
-fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
-    let (top, mut whole) = entries(openat(CWD, directory, DIRECTORY, Mode::empty())?)?;
+fn places(directory: &Path, node: &Node<'_>, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno> {
+    let (top, mut whole) = entries(openat(CWD, directory, DIRECTORY, Mode::empty())?, MOST_NAMES)?;
     let mut counts: HashMap<u32, usize> = HashMap::new();
+    let mut directories: HashMap<u32, usize> = HashMap::new();
     let mut ranked = Vec::new();
     let mut rank = |owner: u32, place: Place| {
         let count = counts.entry(owner).or_default();
@@ -278,8 +288,15 @@ fn places(directory: &Path, gaps: &mut Gaps) -> Result<(Vec<Place>, bool), Errno
             rank(entry.owner, entry.place);
             continue;
         }
+        let count = directories.entry(entry.owner).or_default();
+        *count += 1;
+        if (entry.owner != 0 && *count > MOST_OF_ONE) || node.late() {
+            whole = false;
+            continue;
+        }
         let inner = open_below(&entry.place.directory, &entry.place.name, DIRECTORY | OFlags::NOFOLLOW);
-        match inner.and_then(entries) {
+        let most = if entry.owner == 0 { MOST_NAMES } else { MOST_OF_ONE };
+        match inner.and_then(|inner| entries(inner, most)) {
             Ok((inner, all)) => {
                 whole &= all;
                 for mut file in inner.into_iter().filter(|file| file.place.kind != FileType::Directory) {
@@ -313,9 +330,9 @@ struct Found {
     place: Place,
 }
 
-/// Returns the entries of a directory, sorted by name, and whether these are all. Skips hidden files, and
+/// Returns at most this many entries of a directory, sorted by name, and whether these are all. Skips hidden files, and
 /// names that are too long or need escaping in the output.
-fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
+fn entries(directory: OwnedFd, most: usize) -> Result<(Vec<Found>, bool), Errno> {
     let directory = Rc::new(directory);
     let mut names = Vec::new();
     let mut whole = true;
@@ -326,7 +343,7 @@ fn entries(directory: OwnedFd) -> Result<(Vec<Found>, bool), Errno> {
         if name.starts_with(b".") {
             continue;
         }
-        if names.len() >= MOST_NAMES {
+        if names.len() >= most {
             whole = false;
             break;
         }

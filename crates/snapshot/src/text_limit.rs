@@ -48,13 +48,15 @@ pub fn limit_relatives(relatives: &mut [Relative]) {
     let mut places: HashMap<*const Place, usize> = HashMap::new();
     let mut length_of = |relative: &Relative| {
         let place = places.entry(Arc::as_ptr(&relative.place)).or_insert_with(|| place_len(&relative.place));
-        *place + length(relative.exe.as_ref()) + length(relative.command.as_ref())
+        let texts = length(relative.exe.as_ref()) + length(relative.command.as_ref());
+        json_len(&relative.workload) + *place + texts
     };
     let lengths: Vec<(&str, usize)> =
         relatives.iter().map(|relative| (relative.workload.as_str(), length_of(relative))).collect();
     let shares = shares(&lengths, MOST_OF_RELATIVES);
     for (relative, share) in relatives.iter_mut().zip(shares) {
-        let Some(mut left) = share else { continue };
+        let Some(share) = share else { continue };
+        let mut left = share.saturating_sub(json_len(&relative.workload));
         if !take(place_len(&relative.place), &mut left) {
             relative.place = Arc::default();
         }
@@ -127,8 +129,11 @@ mod tests {
 
     /// Maximum length of a line of the stream, in the enforcer.
     const LINE: usize = 64 << 20;
+    /// Length of quotas with as many figures as the sampler permits.
+    const MOST_OF_QUOTAS: usize = 8 << 20;
 
-    fn relative(pid: u32, workload: &str, place: &Arc<Place>) -> Relative {
+    /// Returns a process whose program's path has this length.
+    fn relative((pid, exe): (u32, usize), workload: &str, place: &Arc<Place>) -> Relative {
         Relative {
             key: ProcessKey { pid, start_ticks: u64::MAX },
             state: State::ZombieLeader,
@@ -137,7 +142,7 @@ mod tests {
             uid: Some(u32::MAX),
             user: None,
             place: Arc::clone(place),
-            exe: Some("e".repeat(LONGEST_PATH)),
+            exe: Some("e".repeat(exe)),
             exe_uid: Some(u32::MAX),
             command: Some("\u{1}".repeat(256)),
             workload: workload.to_owned(),
@@ -152,14 +157,18 @@ mod tests {
         let place =
             Arc::new(Place { cgroup: long.clone(), unit: Some(long[1..].to_owned()), ..Place::default() });
         let workload = format!("unit:{long}");
-        let mut all: Vec<Relative> = (2..32 << 10).map(|pid| relative(pid, &workload, &place)).collect();
-        all.push(relative(1, "unit:/other.service", &Arc::default()));
-        let other = all.last().cloned();
-        limit_relatives(&mut all);
-        assert_eq!(all.last(), other.as_ref());
-        let written: usize =
-            all.iter().map(|it| serde_json::to_string(&crate::wire::Relative::from(it)).unwrap().len()).sum();
-        assert!(written < LINE - MOST_OF_HOLDERS, "{written}");
+        // The second one fits into the share of a process.
+        for exe in [LONGEST_PATH, 740] {
+            let mut all: Vec<Relative> =
+                (2..32 << 10).map(|pid| relative((pid, exe), &workload, &place)).collect();
+            all.push(relative((1, exe), "unit:/other.service", &Arc::default()));
+            let other = all.last().cloned();
+            limit_relatives(&mut all);
+            assert_eq!(all.last(), other.as_ref());
+            let text = |it| serde_json::to_string(&crate::wire::Relative::from(it)).unwrap().len();
+            let written: usize = all.iter().map(text).sum();
+            assert!(written < LINE - MOST_OF_HOLDERS - MOST_OF_QUOTAS, "{exe}: {written}");
+        }
     }
 
     #[test]

@@ -171,6 +171,12 @@ pub struct Subject {
 }
 
 impl Subject {
+    /// Returns the uid that budgets and failures are counted for: of the owner or, if there is more than one, of the first
+    /// process with memory.
+    pub(crate) fn charged(&self) -> Option<u32> {
+        self.uid.or_else(|| self.members.first()?.uid)
+    }
+
     /// Returns the memory of its processes; `None` if that of one is unknown, or if no process has memory.
     pub(crate) fn memory(&self) -> Option<u64> {
         let mut each = self.members.iter().filter(|member| member.holds).map(|member| member.vram).peekable();

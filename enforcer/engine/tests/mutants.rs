@@ -182,7 +182,7 @@ const MUTANTS: [Mutant; 34] = [
         "budgets are not counted",
         "enforcer/engine/src/engine/in_flight.rs",
         (
-            "        self.ledger.count((id, self.user(charge.subject.uid)), charge.at.clone(), &charge.subject);\n",
+            "        self.ledger.count((id, self.user(charge.subject.charged())), charge.at.clone(), &charge.subject);\n",
             "",
         ),
     ),

@@ -27,7 +27,9 @@ pub(super) fn release(
     pidns: &str,
 ) -> Result<Released, LeaseError> {
     let gate = directory.enter();
-    let ticket = queue::names(directory)?.into_iter().find(|name| name.lease == lease);
+    // A waiting request has no token.
+    let names = if token.is_none() { queue::names(directory)? } else { Vec::new() };
+    let ticket = names.into_iter().find(|name| name.lease == lease);
     match ticket.map(|ticket| queue::remove(directory, &ticket)) {
         Some(Ok(())) => return Ok(Released::Done),
         // The ticket was served just now, so the lease is in the records.

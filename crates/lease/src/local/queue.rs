@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bailiff_proc::clock::since_boot;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW,
 };
@@ -24,7 +25,7 @@ const LONGEST_SLEEP: Duration = Duration::from_mins(10);
 /// Polling interval if the ticket ahead cannot be waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A ticket's file name: a number, which orders the queue, and the unique name of the lease.
+/// A ticket's file name: the time since boot in nanoseconds, which orders the queue, and the unique name of the lease.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     number: u64,
@@ -74,8 +75,9 @@ pub(super) struct QueueEntry {
 impl QueueEntry {
     /// Creates a ticket at the end of the queue.
     pub(super) fn create(directory: &Arc<Directory>, record: &Record) -> Result<Self, LeaseError> {
-        let last = names(directory)?.last().map_or(0, |name| name.number);
-        let name = Name { number: last.saturating_add(1), lease: record.lease.clone() };
+        // The clock, not the last number, because a user could create a file with the highest one.
+        let number = u64::try_from(since_boot().as_nanos()).unwrap_or(u64::MAX);
+        let name = Name { number, lease: record.lease.clone() };
         let create = || {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let file = File::from(openat(&directory.queue, ".", flags, Mode::from_raw_mode(0o644))?);

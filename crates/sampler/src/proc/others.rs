@@ -17,6 +17,9 @@ use crate::settings::Commands;
 /// Maximum age of cached properties, because owner and cgroup of a process can change.
 pub(crate) const FRESH: Duration = Duration::from_mins(1);
 
+/// Number of intervals for which a process is kept that incomplete scans did not reach.
+const KEPT: u64 = 8;
+
 /// Cache of processes without GPU memory.
 pub(crate) struct Others {
     known: HashMap<u32, Known>,
@@ -256,6 +259,12 @@ impl Others {
         let age = now.as_secs_f64() - seconds(stat.key.start_ticks, self.ticks_per_second);
         let most = FRESH / 2 + FRESH / 128 * (stat.key.pid % 64);
         now + Duration::try_from_secs_f64(age).unwrap_or_default().min(most)
+    }
+
+    /// Drops processes that were not read for some intervals, after a scan that was not complete.
+    pub(crate) fn forget_old(&mut self) {
+        self.known.retain(|_, known| known.interval + KEPT >= self.interval);
+        self.cgroups.retain(|_, cgroup| Arc::strong_count(cgroup) > 1);
     }
 
     /// Drops processes that were not read in this interval. Call it after a complete scan.

@@ -188,6 +188,7 @@ impl Relations {
         let found = self.others.read_all(proc, &self.listed, limits).map_err(gap)?;
         found.others.into_iter().for_each(|other| self.enter(other));
         if !found.is_whole {
+            self.others.forget_old();
             return Err(Gap::Processes);
         }
         self.unread.extend(found.unread.into_iter().map(|pid| (pid, false)));

@@ -118,7 +118,7 @@ impl ActionTracker {
 
     /// Counts an action; returns its cooldown entry and the one it replaced.
     fn count(&mut self, id: u64, charge: Charge) -> (Turn, Option<Stamp>) {
-        self.ledger.count((id, self.user(charge.subject.uid)), charge.at.clone(), &charge.subject);
+        self.ledger.count((id, self.user(charge.subject.charged())), charge.at.clone(), &charge.subject);
         let before = self.turns.insert(charge.turn.clone(), charge.at);
         (charge.turn, before)
     }
@@ -143,7 +143,7 @@ impl ActionTracker {
         let charge = self.chosen.as_ref().and_then(|chosen| chosen.charge.clone());
         let id = self.next_id + u64::from(charge.is_some());
         if let Some(charge) = charge {
-            ledger.count((id, self.user(charge.subject.uid)), charge.at.clone(), &charge.subject);
+            ledger.count((id, self.user(charge.subject.charged())), charge.at.clone(), &charge.subject);
             turns.insert(charge.turn, charge.at);
         }
         (id, ledger, turns)
@@ -185,7 +185,7 @@ impl ActionTracker {
         if !report.acted || report.outcome == Outcome::Gone {
             self.take_back(&in_flight, report.outcome);
         } else if report.outcome != Outcome::Cancelled {
-            let user = self.user(in_flight.subject.uid);
+            let user = self.user(in_flight.subject.charged());
             self.breakers.see_request(user, report.outcome.failure());
             // A failed action frees nothing unless it was observed.
             let freed = report.released.or(report.outcome.failure().then_some(0));
@@ -460,7 +460,7 @@ impl Engine {
         if target.kind != Kind::Lease && !cancels_job && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
         }
-        let user = self.actions.user(uid);
+        let user = self.actions.user(subject::charged(target, tick.view));
         if self.actions.breakers.failing().any(|failing| failing == user) {
             return Some(Hold::UserFailureBreaker);
         }

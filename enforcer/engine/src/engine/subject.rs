@@ -28,6 +28,11 @@ pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
     uids.all(|uid| uid == Some(first)).then_some(first)
 }
 
+/// Returns the uid that budgets and failures are counted for, as [`Subject::charged`].
+pub(crate) fn charged(target: &Target, view: &View) -> Option<u32> {
+    owner(target, view).or_else(|| holders(target, view).chain(others(target, view)).next()?.uid)
+}
+
 /// Returns the memory of a target's processes; `None` if that of one is unknown, or if there is none.
 pub(crate) fn memory(target: &Target, view: &View) -> Option<u64> {
     let mut each = target.processes.iter().map(|place| vram(*place, view)).peekable();

@@ -434,6 +434,13 @@ impl ObservedTarget<'_> {
         if self.processes.is_empty() { None } else { all }
     }
 
+    /// Returns the user whom budgets and failures are counted for: the common owner, or that of the first process.
+    pub(crate) fn charged(&self) -> Option<u32> {
+        let holders = self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid));
+        let others = self.relatives.iter().flatten().map(|relative| relative.uid);
+        self.uid().or_else(|| holders.chain(others).next()?)
+    }
+
     /// Returns the common owner of the target's processes.
     pub(crate) fn uid(&self) -> Option<u32> {
         let holders = self.processes.iter().map(|it| it.facts.as_ref().and_then(|facts| facts.uid));

@@ -701,7 +701,7 @@ impl Oracle {
             return Err(format!("against an absent target: {verdict:?}"));
         };
         ensure!(
-            verdict.mode == Mode::DryRun || !self.failing(target.uid()),
+            verdict.mode == Mode::DryRun || !self.failing(target.charged()),
             "three actions against this user have failed: {verdict:?}"
         );
         let protected = target.protected(&self.plan);
@@ -768,7 +768,8 @@ impl Oracle {
         };
         // A target with several owners is not charged, because the action will be refused.
         ensure!(
-            target.uid().is_none() || free(limits.per_user_hour, &|request| request.uid == target.uid()),
+            target.charged().is_none()
+                || free(limits.per_user_hour, &|request| request.uid == target.charged()),
             "the user's budget is used up: {verdict:?}"
         );
         for gpu in target.gpus() {
@@ -824,7 +825,7 @@ impl Oracle {
             boot: context.view.snapshot.boot_id.clone(),
             boot_ms: u64::try_from(context.now.boot.as_millis()).unwrap(),
             wall_ms: u64::try_from(context.now.wall.as_millis()).unwrap(),
-            uid: observed.uid(),
+            uid: observed.charged(),
             gpus: observed.gpus(),
             memory: observed.memory(),
             pids: observed.traces().pids,
