@@ -67,6 +67,10 @@ pub struct Flags {
     /// bytes in the stream and the recording, and to 128 bytes on web pages.
     #[arg(long = "process.command")]
     pub command: bool,
+    /// Measure the activity of the GPUs' engines with GPM (Hopper and newer). It takes about 1 ms of CPU time for each GPU
+    /// and sample.
+    #[arg(long)]
+    pub gpm: bool,
     /// NVML library. Default: libnvidia-ml.so.1 from the library search path.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub nvml_library: Option<PathBuf>,

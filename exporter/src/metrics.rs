@@ -47,6 +47,12 @@ GPU_UTILIZATION Gauge Ratio "bailiff_gpu_utilization_ratio" ["gpu gpu_uuid"]
 GPU_MEMORY_BANDWIDTH Gauge Ratio "bailiff_gpu_memory_bandwidth_utilization_ratio" ["gpu gpu_uuid"]
     "Fraction of the driver's last sampling period in which memory was read or written, 0 to 1."
     "Absent if the driver did not report it.";
+GPU_ACTIVITY Gauge Ratio "bailiff_gpu_activity_ratio" ["gpu gpu_uuid engine"]
+    "Activity of the GPU's engines, averaged over the last sampling interval, 0 to 1. Only with --gpm."
+    "Engines: graphics (time in which a context had work), sm (time in which a multiprocessor had work, averaged over all), sm_occupancy (resident warps), tensor, dram (use of the memory bandwidth), and nvdec, jpeg, ofa (the busiest unit of each). With MIG also for each instance: the values of a compute instance are those of its GPU instance. Measured by the GPU (GPM: Hopper and newer). Absent for engines that the GPU or the instance does not report. bailiff_gpu_activity_unknown_info has the reason if all are absent.";
+GPU_ACTIVITY_UNKNOWN Info One "bailiff_gpu_activity_unknown_info" ["gpu gpu_uuid reason"]
+    "Reason why the activity of the GPU is unknown. Only with --gpm."
+    "first_sample: there is no earlier sample; not_supported: the GPU (before Hopper) or the driver does not measure it, or does not permit reading it; failed: a call of the driver failed; interval: less than 100 ms or more than a minute has passed since the previous sample; instances_changed: the MIG instances are not those of the previous sample.";
 GPU_POWER Gauge Watts "bailiff_gpu_power_watts" ["gpu gpu_uuid"]
     "Power draw of the GPU in watts."
     "Absent if the driver did not report it.";

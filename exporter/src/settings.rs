@@ -115,6 +115,7 @@ impl TryFrom<Flags> for Settings {
                 claims: if leases.is_some() { Claims::Read } else { Claims::Left },
                 mps: Mps::Read,
                 namespace: if flags.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
+                activity: flags.gpm,
                 ..SamplerSettings::default()
             },
             leases,

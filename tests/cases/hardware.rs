@@ -63,6 +63,12 @@ impl Gpu<'_> {
             "sampling_period: 20ms\nring: 600\ngpus:\n- energy_grows: true\n  power: 300W\n  memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
             1024 * orphaned
         );
+        let is_busy = self.workers.values().any(|seen| (self.lists)(&seen.work).contains("sm: 97"));
+        let percent = if is_busy { 97.0 } else { 0.0064 };
+        text = text.replace(
+            "\n  processes:",
+            &format!("\n  gpm: {{1: {percent}, 2: {percent}, 10: 0.0005}}\n  processes:"),
+        );
         self.faulted |= self.workers.values().any(|seen| seen.work == "fault");
         if self.faulted {
             text = text.replace("\n  processes:", "\n  xid: [31]\n  processes:");

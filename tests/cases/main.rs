@@ -2,6 +2,7 @@
 //! linking one per subject.
 
 mod action_lifecycle;
+mod activity;
 mod backtest;
 mod blocked_files;
 mod completions;

@@ -120,6 +120,17 @@ fn compare_health(page: &Page, gpu: &Value) {
     assert_eq!(joules, gpu["energy"].as_f64().map(|millijoules| millijoules / 1000.0), "{uuid}");
 }
 
+/// Compares the activity of five engines.
+fn compare_activity(page: &Page, gpu: &Value) {
+    let uuid = gpu["uuid"].as_str().unwrap();
+    for (metric, engine) in
+        [("1", "graphics"), ("2", "sm"), ("3", "sm_occupancy"), ("5", "tensor"), ("10", "dram")]
+    {
+        let exported = page.value("bailiff_gpu_activity_ratio", &[("gpu_uuid", uuid), ("engine", engine)]);
+        assert_eq!(exported, gpu["gpm"][metric].as_f64().map(|percent| percent / 100.0), "{uuid} {engine}");
+    }
+}
+
 /// Compares whether the driver reports a hard limit of a cgroup with whether the memory is unknown for it.
 fn compare_memory_limit(page: &Page, gpu: &Value) {
     let reason = page.label(
@@ -175,7 +186,7 @@ fn agree_with(scenario_name: &str, flags: &[&str]) -> (usize, usize) {
     let reported = clients(&scenario);
     assert_eq!(reported["disagreements"].as_array().map(Vec::len), Some(0));
     // A tick must span at least one sampling period of the fake driver.
-    let exporter = Exporter::start(&scenario, &[&["--interval", "500ms"], flags].concat());
+    let exporter = Exporter::start(&scenario, &[&["--interval", "500ms", "--gpm"], flags].concat());
     let page = sampled_page(&exporter, &reported);
     let (mut processes, mut samples) = (0, 0);
     for gpu in reported["gpus"].as_array().unwrap().iter().filter(|gpu| gpu["uuid"].is_string()) {
@@ -189,6 +200,7 @@ fn agree_with(scenario_name: &str, flags: &[&str]) -> (usize, usize) {
         samples += compare_utilization(&page, gpu);
         compare_memory_limit(&page, gpu);
         compare_health(&page, gpu);
+        compare_activity(&page, gpu);
     }
     (processes, samples)
 }

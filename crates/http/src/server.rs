@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener as Opened};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::runtime::Builder;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -25,6 +25,8 @@ use crate::visit::{self, Handler, Visit};
 use crate::web::Web;
 use crate::write_deadline::WriteDeadline;
 
+/// Number of polled tasks between two checks for new connections, requests and time limits.
+const EVENT_INTERVAL: u32 = 8;
 /// Maximum size of a request's line and headers.
 const HEADER_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
@@ -58,16 +60,44 @@ pub struct Site {
     pub hosts: Hosts,
 }
 
-/// Serves until `shutdown` completes, lets requests in progress finish, and returns the output of `shutdown`.
+/// Serves until `shutdown` completes, lets requests in progress finish, and returns the output of `shutdown`. Clients
+/// are served by a thread of their own, so that very many requests do not delay `shutdown`, which is the rest of the
+/// program.
 ///
 /// # Errors
-/// If a listener cannot be used.
+/// If the thread cannot be started, or a listener cannot be used.
 pub async fn serve<T>(
     site: Site,
     handler: Arc<impl Handler>,
     limits: Limits,
     shutdown: impl Future<Output = T>,
 ) -> io::Result<T> {
+    let (end, ended) = oneshot::channel::<()>();
+    let (report, mut reported) = oneshot::channel();
+    let run = move || {
+        let runtime = Builder::new_current_thread().enable_all().event_interval(EVENT_INTERVAL).build()?;
+        let result = runtime.block_on(serve_here(site, handler, limits, ended));
+        runtime.shutdown_background();
+        result
+    };
+    std::thread::Builder::new().name("http".to_owned()).spawn(move || report.send(run()))?;
+    let over = |_| io::Error::other("the HTTP thread has exited");
+    let output = tokio::select! {
+        output = shutdown => output,
+        result = &mut reported => {
+            return Err(result.map_err(over)?.err().unwrap_or_else(|| io::Error::other("the HTTP thread has ended")));
+        }
+    };
+    drop(end);
+    reported.await.map_err(over)?.map(|()| output)
+}
+
+async fn serve_here(
+    site: Site,
+    handler: Arc<impl Handler>,
+    limits: Limits,
+    mut ended: oneshot::Receiver<()>,
+) -> io::Result<()> {
     let admission = Admission {
         handler,
         web: site.web,
@@ -83,19 +113,18 @@ pub async fn serve<T>(
         accepting.spawn(accept(TcpListener::from_std(listener)?, bring.clone()));
     }
     let connections = GracefulShutdown::new();
-    let mut shutdown = pin!(shutdown);
-    let reason = loop {
+    loop {
         tokio::select! {
-            reason = &mut shutdown => break reason,
+            _ = &mut ended => break,
             Some(connection) = brought.recv() => admission.admit(connection, connections.watcher()),
         }
-    };
+    }
     drop(brought);
     accepting.shutdown().await;
     if timeout(limits.drain, connections.shutdown()).await.is_err() {
         tracing::warn!(after = ?limits.drain, "closed connections whose clients did not finish in time");
     }
-    Ok(reason)
+    Ok(())
 }
 
 struct Admission<H> {
@@ -168,7 +197,11 @@ async fn converse<H: Handler>(visit: Visit<H>, stream: visit::Stream, (limits, w
     let visit = Arc::new(visit);
     let service = service_fn(move |request: Request<_>| {
         let visit = Arc::clone(&visit);
-        async move { visit.answer(&request.map(drop)).await }
+        async move {
+            // Otherwise, up to 16 requests that a client sent at once are answered before other clients have their turn.
+            tokio::task::yield_now().await;
+            visit.answer(&request.map(drop)).await
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -1,8 +1,10 @@
 //! Shares of the connections: one client uses at most half of them, so that others are still served.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 
 /// The number of connections of each client.
 type Counts = BTreeMap<IpAddr, usize>;
@@ -57,9 +59,15 @@ fn connection_client(address: IpAddr) -> IpAddr {
     if canonical.is_loopback() || is_own(canonical) { Ipv4Addr::LOCALHOST.into() } else { client(address) }
 }
 
-/// Returns whether an address is one of this machine's own. A socket can be bound only to such an address.
+/// Returns whether an address is one of this machine's own.
 fn is_own(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    let of_interface = |interface: InterfaceAddress| {
+        let storage = interface.address?;
+        let version_4 = storage.as_sockaddr_in().map(|found| IpAddr::from(found.ip()));
+        version_4.or_else(|| storage.as_sockaddr_in6().map(|found| found.ip().into()))
+    };
+    getifaddrs()
+        .is_ok_and(|mut interfaces| interfaces.any(|interface| of_interface(interface) == Some(address)))
 }
 
 /// Returns the client of an address. An IPv6 /64 counts as one client, because a client with one address in it can use
@@ -108,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn own_addresses_are_those_that_a_socket_can_be_bound_to() {
-        for (text, expected) in [("127.0.0.9", true), ("192.0.2.1", false), ("2001:db8::1", false)] {
+    fn own_addresses_are_those_of_interfaces() {
+        for (text, expected) in [("127.0.0.1", true), ("192.0.2.1", false), ("2001:db8::1", false)] {
             assert_eq!(is_own(address(text)), expected, "{text}");
         }
     }

@@ -9,6 +9,10 @@ use crate::audit::{Audit, Gpu};
 use crate::connection::Connection;
 use crate::{LeaseError, Op};
 
+/// Maximum number of GPUs, and of leases and waiting requests, of a pool that is read.
+const MOST_GPUS: usize = 1024;
+const MOST_LEASES: usize = 16_384;
+
 /// A request for GPUs, and its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
@@ -253,8 +257,16 @@ impl Pool {
     pub(crate) fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
         // Commands and names can contain any bytes.
         let text: Vec<u8> = self.call(Op::Audit, parts)?;
-        serde_json::from_str(&String::from_utf8_lossy(&text))
-            .map_err(|error| LeaseError::unexpected(error.to_string()))
+        let audit: Audit = serde_json::from_str(&String::from_utf8_lossy(&text))
+            .map_err(|error| LeaseError::unexpected(error.to_string()))?;
+        // Every client of Redis can add entries to the pool's lists, and the cost of a snapshot grows with their number.
+        let sizes = [(audit.gpus.len(), MOST_GPUS), (audit.leases.len(), MOST_LEASES)];
+        if let Some((size, most)) = sizes.into_iter().find(|(size, most)| size > most) {
+            return Err(LeaseError::unexpected(format!(
+                "the pool has {size} entries of a kind; at most {most}"
+            )));
+        }
+        Ok(audit)
     }
 }
 

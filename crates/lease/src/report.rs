@@ -1,6 +1,7 @@
 //! Converts an audit into a snapshot, with ages instead of times on another clock, and with holders as processes on
 //! this node.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -106,14 +107,19 @@ impl Node {
 impl Audit {
     /// The state for a snapshot; `boot` is the time of the audit since boot.
     pub fn leases(&self, node: &Node, boot: Duration) -> Leases {
-        let lease = |name: &String| self.leases.iter().find(|lease| lease.lease == *name);
+        let by_name: BTreeMap<&str, &Lease> =
+            self.leases.iter().map(|lease| (lease.lease.as_str(), lease)).collect();
+        // A server other than Redis can name a ticket many times.
+        let mut seen = BTreeSet::new();
+        let tickets = self.queue.iter().filter(|name| seen.insert(name.as_str()));
+        let tickets: Vec<&Lease> = tickets.filter_map(|name| by_name.get(name.as_str()).copied()).collect();
         let held = self.leases.iter().filter(|lease| lease.state == "held");
         Leases {
             boot_ms: millis(boot),
             before_ms: None,
             gpus: self.gpus.iter().map(|gpu| pool_gpu(gpu, node)).collect(),
             held: held.map(|lease| self.held(lease, node)).collect(),
-            queue: self.queue.iter().filter_map(lease).map(|lease| self.ticket(lease)).collect(),
+            queue: tickets.into_iter().map(|lease| self.ticket(lease)).collect(),
             tally: self.tally(),
         }
     }

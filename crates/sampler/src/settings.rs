@@ -38,6 +38,8 @@ pub struct SamplerSettings {
     pub mps: Mps,
     /// How to treat a PID namespace that is not the host's.
     pub namespace: Namespace,
+    /// Whether to read the activity of engines, which takes about 1 ms of CPU time for each GPU.
+    pub activity: bool,
 }
 
 /// Whether command lines are read. They may contain secrets, and reading one can block on the process.
@@ -96,6 +98,7 @@ impl Default for SamplerSettings {
             claims: Claims::Left,
             mps: Mps::Left,
             namespace: Namespace::Checked,
+            activity: false,
         }
     }
 }

@@ -109,6 +109,7 @@ impl Worker {
                 lookback,
                 now: now().boot,
                 own_cgroup: &own_cgroup,
+                activity: self.settings.activity,
                 memory_unknown: None,
                 gaps: &mut rest.gaps,
             };
@@ -127,8 +128,8 @@ impl Worker {
         let began = Instant::now();
         self.scan_processes(&pids, &mut rest);
         if rest.proc_fault.is_none() {
-            self.find_mps(&mut rest);
-            self.read_quotas(&mut rest);
+            self.find_mps(began, &mut rest);
+            self.read_quotas(began, &mut rest);
             self.read_slurm(&mut rest);
             self.scan_device_files((began, unattributed), &mut rest);
         }
@@ -176,19 +177,19 @@ impl Worker {
     }
 
     /// Finds MPS daemons and servers among the processes that were read, unless reading command lines hung.
-    fn find_mps(&self, rest: &mut Rest) {
+    fn find_mps(&self, began: Instant, rest: &mut Rest) {
         let (Ok(processes), Mps::Read) = (&self.processes, self.settings.mps) else { return };
         if self.settings.commands == Commands::Shunned {
             rest.gaps.count(Gap::Mps);
         } else {
-            let until = Deadline::after(self.settings.deadline / MPS_PART);
+            let until = Deadline::after(self.left(began, self.settings.deadline / MPS_PART));
             rest.mps = mps::find(processes, (&rest.processes, until), &mut rest.gaps);
         }
     }
 
     /// Reads the quota files, unless reading `/proc`, which identifies their processes, hung recently.
-    fn read_quotas(&mut self, rest: &mut Rest) {
-        let (began, patience) = (Instant::now(), self.patience(QUOTA_PART));
+    fn read_quotas(&mut self, sample_began: Instant, rest: &mut Rest) {
+        let (began, patience) = (Instant::now(), self.left(sample_began, self.patience(QUOTA_PART)));
         let (Some(quotas), Ok(processes)) = (&mut self.quotas, &self.processes) else { return };
         if patience.is_zero() {
             rest.quota_state = Some(SourceState::down(Fault::Timeout));
@@ -216,6 +217,11 @@ impl Worker {
             }
             Err(fault) => rest.slurm_state = Some(SourceState::down(fault)),
         }
+    }
+
+    /// Returns the time limit of a part, of which all together, since `began`, may take seven tenths of the deadline.
+    fn left(&self, began: Instant, part: Duration) -> Duration {
+        part.min((self.settings.deadline * 7 / 10).saturating_sub(began.elapsed()))
     }
 
     /// Returns the time limit for reading processes without GPU memory. It is zero for a while after reading

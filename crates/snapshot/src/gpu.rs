@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Fault, Health, Memory, MemoryUnknown, Reading};
+use crate::{Activity, Fault, Health, Memory, MemoryUnknown, Reading};
 
 /// UUID of a GPU or MIG device: its only name that stays the same after a reboot or a renumbering.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -84,6 +84,8 @@ pub struct Telemetry {
     pub accounting: Option<bool>,
     /// Health of the device.
     pub health: Health,
+    /// Activity of the engines since the previous sample.
+    pub activity: Activity,
 }
 
 /// Kinds of context that a process has on one GPU.

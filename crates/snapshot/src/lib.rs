@@ -3,6 +3,7 @@
 
 #![cfg_attr(not(test), forbid(clippy::disallowed_methods))]
 
+pub mod activity;
 mod between;
 pub mod dmem;
 pub mod energy;
@@ -41,6 +42,7 @@ pub mod utilization;
 pub mod wire;
 pub mod workload;
 
+pub use activity::{Activity, ActivityEngine, ActivityUnknown};
 pub use energy::{Energy, EnergyParts};
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};

@@ -1,6 +1,7 @@
 //! Workload of a process: its Slurm job, else its container, pod, systemd unit or process tree. Processes are
 //! read through a function of the pid, so that callers provide their own access to `/proc`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -305,15 +306,29 @@ pub fn descends(
     }
 }
 
-/// Returns the start time of the nearest ancestor that was read, as that of a process that was not: a process does not
-/// start before its parent. `parent` returns the parent of a process that was not read.
-pub fn start_of_ancestor(
-    pid: u32,
+/// Returns the start time of the nearest ancestor that was read, as that of each of these processes, which were not: a
+/// process does not start before its parent. `parent` returns the parent of a process that was not read.
+pub fn starts_of_ancestors(
+    pids: impl ExactSizeIterator<Item = u32>,
     parent: impl Fn(u32) -> Option<u32>,
     start: impl Fn(u32) -> Option<u64>,
-) -> u64 {
-    let mut line = std::iter::successors(Some(pid), |pid| parent(*pid)).take(MOST_IN_A_TICK);
-    line.find_map(start).unwrap_or_default()
+) -> HashMap<u32, u64> {
+    let most = pids.len();
+    let mut starts: HashMap<u32, u64> = HashMap::with_capacity(most);
+    for pid in pids {
+        let (mut line, mut next) = (Vec::new(), Some(pid));
+        // With a reused pid, processes may seem to descend from each other.
+        let found = loop {
+            let Some(at) = next.filter(|_| line.len() <= most) else { break 0 };
+            if let Some(start) = starts.get(&at).copied().or_else(|| start(at)) {
+                break start;
+            }
+            line.push(at);
+            next = parent(at);
+        };
+        starts.extend(line.into_iter().map(|pid| (pid, found)));
+    }
+    starts
 }
 
 /// Walk from a process to its ancestors.

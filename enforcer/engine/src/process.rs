@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::workload::start_of_ancestor;
+use bailiff_snapshot::workload::starts_of_ancestors;
 use bailiff_snapshot::{Place, ProcessKey, State};
 
 /// One process.
@@ -77,9 +77,9 @@ impl Table {
         let pids: BTreeSet<u32> = unread.keys().copied().collect();
         let parent = |pid: u32| unread.get(&pid).map(|person| person.stat.ppid);
         let start = |pid: u32| self.people.get(&pid).map(|person| person.stat.key.start_ticks);
-        let starts: Vec<u64> = pids.iter().map(|pid| start_of_ancestor(*pid, parent, start)).collect();
-        for (person, start) in unread.values_mut().zip(starts) {
-            person.stat.key.start_ticks = start;
+        let starts = starts_of_ancestors(pids.iter().copied(), parent, start);
+        for (pid, person) in &mut unread {
+            person.stat.key.start_ticks = starts.get(pid).copied().unwrap_or_default();
         }
         self.people.append(&mut unread);
         Self { unread: pids, ..Self::sorted(self.people) }

@@ -15,6 +15,8 @@ use super::reconcile;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two attempts to subscribe.
 const AGAIN: Duration = Duration::from_secs(2);
+/// Number of GPUs whose records are kept.
+const MOST_FRESH: usize = 1024;
 /// Number of intervals without input after which the connection is reopened, because it may be dead.
 const SILENCE: u32 = 120;
 
@@ -77,6 +79,10 @@ fn examine(
         return Ok(());
     };
     let mut witness = WriterEvidence::collect(local_host, &record, Found::Written);
+    // A client can write records of any number of GPUs.
+    if fresh.len() >= MOST_FRESH {
+        fresh.clear();
+    }
     // A record is written in two parts, and its process may exit in between.
     if let Some(earlier) = fresh.get(gpu) {
         witness.join(earlier);

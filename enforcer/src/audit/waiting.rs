@@ -13,7 +13,8 @@ use crate::disk;
 
 /// Maximum number of queued lines.
 const MOST: usize = 1024;
-/// Maximum size of the lines that are saved for the next start, in bytes. Lines that exceed it are dropped.
+/// Maximum size of the queued lines, and of the lines that are saved for the next start, in bytes. Lines that exceed it are
+/// dropped.
 const MOST_BYTES: usize = 16 << 20;
 
 /// Priority of a line: decides which line is dropped if the queue is full.
@@ -37,6 +38,8 @@ struct Queue {
     /// Queued lines with their sequence numbers.
     lines: VecDeque<(u64, Worth, Vec<u8>)>,
     next: u64,
+    /// Size of the lines.
+    bytes: usize,
     closed: bool,
 }
 
@@ -46,10 +49,12 @@ impl Waiting {
         let mut queue = self.queue();
         let number = queue.next;
         queue.next += 1;
+        queue.bytes += line.len();
         queue.lines.push_back((number, worth, line));
-        if queue.lines.len() > MOST {
+        while queue.lines.len() > MOST || (queue.bytes > MOST_BYTES && queue.lines.len() > 1) {
             let note = queue.lines.iter().position(|(_, worth, _)| *worth == Worth::Note);
-            queue.lines.remove(note.unwrap_or_default());
+            let dropped = queue.lines.remove(note.unwrap_or_default());
+            queue.bytes -= dropped.map_or(0, |(_, _, line)| line.len());
         }
         drop(queue);
         self.changed.notify_all();
@@ -67,7 +72,9 @@ impl Waiting {
     /// Removes these lines from the queue, because they are on disk.
     pub(super) fn written(&self, numbers: &[(u64, Vec<u8>)]) {
         let Some((last, _)) = numbers.last() else { return };
-        self.queue().lines.retain(|(number, ..)| number > last);
+        let mut queue = self.queue();
+        queue.lines.retain(|(number, ..)| number > last);
+        queue.bytes = queue.lines.iter().map(|(_, _, line)| line.len()).sum();
     }
 
     /// Waits for a queued line, or for `at_most` while writes are `failing`. Returns false once closed.

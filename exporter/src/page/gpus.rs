@@ -75,6 +75,12 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     });
     page.rows_as((&metrics::GPU_MEMORY_PARTS, "part"), &up, parts);
     page.columns(&TELEMETRY, &up);
+    page.rows_as((&metrics::GPU_ACTIVITY, "engine"), &up, |gpu| {
+        gpu.telemetry.activity.ratios.iter().map(|(engine, ratio)| (engine.name(), *ratio))
+    });
+    page.rows_as((&metrics::GPU_ACTIVITY_UNKNOWN, "reason"), &up, |gpu| {
+        Some((gpu.telemetry.activity.unknown?.name(), PRESENT))
+    });
     energy(snapshot, &up, page);
     page.rows_as((&metrics::GPU_CLOCK, "clock"), &up, |gpu| {
         let clocks = gpu.telemetry.clocks.iter();

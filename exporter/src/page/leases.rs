@@ -19,6 +19,8 @@ const IN_HAND: Duration = Duration::from_secs(30);
 struct View<'a> {
     leases: &'a Leases,
     snapshot: &'a Snapshot,
+    /// The driver's GPUs and MIG instances, by the id of the pool's GPU.
+    parts: BTreeMap<&'a str, Vec<&'a Gpu>>,
 }
 
 /// A metric and its value for a GPU of the pool.
@@ -36,7 +38,13 @@ const COLUMNS: [Column; 3] = [
 /// Writes all metrics of leases; nothing if the pool did not respond.
 pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     let Some(leases) = &snapshot.leases else { return };
-    let view = View { leases, snapshot };
+    let mut parts: BTreeMap<&str, Vec<&Gpu>> = BTreeMap::new();
+    for seen in &snapshot.gpus {
+        if let Some(ours) = leases.gpu(seen) {
+            parts.entry(&ours.id).or_default().push(seen);
+        }
+    }
+    let view = View { leases, snapshot, parts };
     let none = Labels::default();
     // A pool that is not initialized has no GPUs, so no counts are written.
     for gpu_state in GpuState::ALL.into_iter().filter(|_| !leases.gpus.is_empty()) {
@@ -112,10 +120,8 @@ impl View<'_> {
     /// Returns the driver's GPU, or its MIG instances if it is partitioned, because then the processes are
     /// listed there.
     fn parts(&self, gpu: &PoolGpu) -> Vec<&Gpu> {
-        let is_part = |seen: &&Gpu| self.leases.gpu(*seen).is_some_and(|ours| ours.id == gpu.id);
-        let mut parts: Vec<&Gpu> = self.snapshot.gpus.iter().filter(is_part).collect();
-        parts.retain(|part| part.instances.is_none());
-        parts
+        let parts = self.parts.get(gpu.id.as_str()).into_iter().flatten();
+        parts.copied().filter(|part| part.instances.is_none()).collect()
     }
 
     /// Returns whether processes compute on the GPU and none of them has the lease; `None` if this is

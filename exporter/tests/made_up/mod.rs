@@ -10,11 +10,11 @@ use std::time::Duration;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::slurm::{AllocatedGpu, HookRuns, JobRecord};
 use bailiff_snapshot::{
-    About, Answer, ClockEvent, ComputeMode, DeviceProcess, DeviceProcesses, Driver, Engines, Entry,
-    ErrorCounts, Facts, Fault, Gap, GpuId, GpuSample, GpuState, Health, Held, InvalidQuota, Io, Kinds,
-    Leases, Memory, MemoryHealth, MemoryUnknown, MigIds, Place, PoolGpu, ProcessKey, Quota, QuotaGpu,
-    QuotaProcess, Reading, RecoveryAction, Sample, Seen, SlurmSample, Source, SourceState, State, Telemetry,
-    Truth, UtilSample,
+    About, Activity, ActivityEngine, ActivityUnknown, Answer, ClockEvent, ComputeMode, DeviceProcess,
+    DeviceProcesses, Driver, Engines, Entry, ErrorCounts, Facts, Fault, Gap, GpuId, GpuSample, GpuState,
+    Health, Held, InvalidQuota, Io, Kinds, Leases, Memory, MemoryHealth, MemoryUnknown, MigIds, Place,
+    PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, RecoveryAction, Sample, Seen, SlurmSample,
+    Source, SourceState, State, Telemetry, Truth, UtilSample,
 };
 use snapshot_fixtures::sample::{self as fixtures, reading};
 #[allow(unused_imports, reason = "no test uses all of it")]
@@ -67,6 +67,7 @@ pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
             clocks: clocks.into(),
             compute_mode: Some(ComputeMode::Default),
             mig_enabled: Some(false),
+            activity: Activity { ratios: [(ActivityEngine::Graphics, 0.5)].into(), unknown: None },
             accounting: Some(true),
             health: Health {
                 recovery_action: Some(RecoveryAction::None),
@@ -316,7 +317,8 @@ fn mig(seq: u64) -> [GpuSample; 2] {
         }),
         ..instance.about
     };
-    instance.telemetry = Telemetry::default();
+    let activity = Activity { unknown: Some(ActivityUnknown::FirstSample), ..Activity::default() };
+    instance.telemetry = Telemetry { activity, ..Telemetry::default() };
     [parent, instance]
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bailiff_snapshot::dmem::pci_address;
 use bailiff_snapshot::{
-    About, ComputeMode, Entry, Gap, Gaps, GpuId, GpuSample, Health, Memory, MemoryUnknown, MigIds, Reading,
-    Telemetry,
+    About, Activity, ComputeMode, Entry, Gap, Gaps, GpuId, GpuSample, Health, Memory, MemoryUnknown, MigIds,
+    Reading, Telemetry,
 };
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode as Mode, TemperatureSensor};
@@ -170,5 +170,6 @@ fn telemetry(device: &Device<'_>, gaps: &mut Gaps) -> Result<Telemetry, NvmlErro
         mig_enabled: answers.of(device.mig_mode())?.map(|mode| mode.current != 0),
         accounting: answers.of(device.is_accounting_enabled())?,
         health: Health::default(),
+        activity: Activity::default(),
     })
 }

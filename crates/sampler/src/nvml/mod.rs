@@ -4,6 +4,7 @@ mod answers;
 mod device;
 mod events;
 mod evidence;
+mod gpm;
 mod health;
 mod lists;
 mod plausible;
@@ -14,7 +15,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_snapshot::{About, Driver, Fault, Gap, Gaps, GpuId, GpuSample, MemoryUnknown};
+use bailiff_snapshot::{
+    About, Activity, ActivityUnknown, Driver, Fault, Gap, Gaps, GpuId, GpuSample, MemoryUnknown,
+};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
@@ -43,6 +46,7 @@ struct Device {
     room: usize,
     events: Option<Events>,
     memory_health: health::LastRead,
+    gpm: gpm::Gpm,
 }
 
 /// Inputs of a read, and the counters of its gaps.
@@ -51,6 +55,8 @@ pub(crate) struct Context<'a> {
     /// Time since boot.
     pub(crate) now: Duration,
     pub(crate) own_cgroup: &'a OwnCgroup,
+    /// Whether the activity of engines is read.
+    pub(crate) activity: bool,
     /// Why the memory of the GPU is unknown. Applies to its MIG instances, for which the driver does not report limits.
     pub(crate) memory_unknown: Option<MemoryUnknown>,
     pub(crate) gaps: &'a mut Gaps,
@@ -99,6 +105,9 @@ impl Gpus {
             samples[0].instances = all.then_some(instances.len() as u64);
             samples.extend(instances);
         }
+        if context.activity {
+            self.measure(&device, &mut samples, &mut context);
+        }
         if samples[0].fault.is_none() {
             self.listen(&samples[0], device, &mut context);
         }
@@ -137,6 +146,28 @@ impl Gpus {
             }
         }
         (samples, all)
+    }
+
+    /// Adds the activity of a GPU and of its MIG instances.
+    fn measure(
+        &mut self,
+        gpu: &nvml_wrapper::Device<'_>,
+        samples: &mut [GpuSample],
+        context: &mut Context<'_>,
+    ) {
+        let uuid = |sample: &GpuSample| sample.about.id.as_ref().map(|id| id.0.clone());
+        let instances: gpm::Instances = samples.iter().map(uuid).collect();
+        for sample in samples.iter_mut().filter(|sample| sample.fault.is_none()) {
+            let Some(past) = uuid(sample).and_then(|uuid| self.devices.get_mut(&uuid)) else { continue };
+            let instance = sample.about.mig.as_ref().map(|mig| mig.gpu_instance);
+            sample.telemetry.activity = match instance {
+                Some(None) => Activity { unknown: Some(ActivityUnknown::Failed), ..Activity::default() },
+                instance => {
+                    let device = (gpu, instance.flatten());
+                    past.gpm.read(device, (context.now, &instances), context.gaps)
+                }
+            };
+        }
     }
 
     /// Listens for Xid errors of a GPU that could be read, and restarts listening after a failure.

@@ -6,7 +6,7 @@
 //! buffer. Here the buffer fits the largest known entry and is filled with a pattern, so that the size of an
 //! entry can be measured by how far the driver wrote.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::offset_of;
 
 use nvml_wrapper::Device;
@@ -286,13 +286,133 @@ const _: () = {
 pub(super) fn hard_memory_limit(device: &Device<'_>, cgroup: &CStr) -> Result<u64, NvmlError> {
     type Call = unsafe extern "C" fn(nvmlDevice_t, *mut MemoryLimits) -> nvmlReturn_t;
     // SAFETY: this is the signature in nvml.h.
-    let call = unsafe { device.nvml().lib().__library.get::<Call>(b"nvmlDeviceGetMemoryLimits_v1\0") };
-    let call = call.map_err(|_| NvmlError::FunctionNotFound)?;
+    let call = unsafe { function::<Call>(device, b"nvmlDeviceGetMemoryLimits_v1\0") }?;
     // What the driver does not write is no limit.
     let mut limits = MemoryLimits { cgroup: cgroup.as_ptr(), soft: 0, hard: u64::MAX, used: 0 };
     // SAFETY: the call reads the path and writes the other fields.
     nvml_try(unsafe { call(device.handle(), &raw mut limits) })?;
     Ok(limits.hard)
+}
+
+/// A sample of a GPU's counters (`nvmlGpmSample_t`).
+pub(super) struct GpmSample {
+    handle: *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void) -> nvmlReturn_t,
+}
+
+impl Drop for GpmSample {
+    fn drop(&mut self) {
+        // SAFETY: the driver allocated the handle, and it is freed once.
+        unsafe { (self.free)(self.handle) };
+    }
+}
+
+/// `nvmlGpmSupport_t`
+#[repr(C)]
+struct GpmSupport {
+    version: c_uint,
+    is_supported: c_uint,
+}
+
+/// `nvmlGpmMetric_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GpmMetric {
+    id: c_uint,
+    code: nvmlReturn_t,
+    value: f64,
+    names: [*const c_char; 3],
+}
+
+/// `nvmlGpmMetricsGet_t`, with as many metrics as in the newest header. Newer drivers may write all of them.
+#[repr(C)]
+struct GpmRequest {
+    version: c_uint,
+    count: c_uint,
+    samples: [*mut c_void; 2],
+    metrics: [GpmMetric; 477],
+}
+
+const _: () = {
+    assert!(size_of::<GpmMetric>() == 40 && offset_of!(GpmMetric, value) == 8);
+    assert!(size_of::<GpmRequest>() == 19_104 && offset_of!(GpmRequest, metrics) == 24);
+};
+
+/// Returns a function of NVML that the wrapper does not know.
+///
+/// # Safety
+/// `F` must be the function's type in `nvml.h`.
+unsafe fn function<F: Copy>(device: &Device<'_>, name: &[u8]) -> Result<F, NvmlError> {
+    // SAFETY: the caller guarantees the type. The library is never unloaded.
+    let found = unsafe { device.nvml().lib().__library.get::<F>(name) };
+    found.map(|found| *found).map_err(|_| NvmlError::FunctionNotFound)
+}
+
+/// Returns whether a GPU measures the activity of its engines.
+pub(super) fn gpm_is_supported(gpu: &Device<'_>) -> Result<bool, NvmlError> {
+    type Call = unsafe extern "C" fn(nvmlDevice_t, *mut GpmSupport) -> nvmlReturn_t;
+    // SAFETY: this is the signature in nvml.h.
+    let call = unsafe { function::<Call>(gpu, b"nvmlGpmQueryDeviceSupport\0") }?;
+    let mut support = GpmSupport { version: 1, is_supported: 0 };
+    // SAFETY: the call updates the structure.
+    nvml_try(unsafe { call(gpu.handle(), &raw mut support) })?;
+    Ok(support.is_supported == 1)
+}
+
+/// Reads the counters of a GPU, or of a MIG instance of it with this id.
+pub(super) fn gpm_sample(gpu: &Device<'_>, instance: Option<u32>) -> Result<GpmSample, NvmlError> {
+    type Alloc = unsafe extern "C" fn(*mut *mut c_void) -> nvmlReturn_t;
+    type Free = unsafe extern "C" fn(*mut c_void) -> nvmlReturn_t;
+    type Get = unsafe extern "C" fn(nvmlDevice_t, *mut c_void) -> nvmlReturn_t;
+    type MigGet = unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut c_void) -> nvmlReturn_t;
+    // SAFETY: these are the signatures in nvml.h.
+    let (alloc, free) = unsafe {
+        (function::<Alloc>(gpu, b"nvmlGpmSampleAlloc\0")?, function::<Free>(gpu, b"nvmlGpmSampleFree\0")?)
+    };
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: the call writes one handle.
+    nvml_try(unsafe { alloc(&raw mut handle) })?;
+    let sample = GpmSample { handle, free };
+    let code = match instance {
+        // SAFETY: the signature is that in nvml.h, and the sample is allocated.
+        Some(id) => unsafe { function::<MigGet>(gpu, b"nvmlGpmMigSampleGet\0")?(gpu.handle(), id, handle) },
+        // SAFETY: likewise.
+        None => unsafe { function::<Get>(gpu, b"nvmlGpmSampleGet\0")?(gpu.handle(), handle) },
+    };
+    nvml_try(code).map(|()| sample)
+}
+
+/// Returns metrics, as averages between two samples, each with its own result.
+pub(super) fn gpm_metrics<const N: usize>(
+    gpu: &Device<'_>,
+    samples: (&GpmSample, &GpmSample),
+    ids: [u32; N],
+) -> Result<[Result<f64, NvmlError>; N], NvmlError> {
+    type Call = unsafe extern "C" fn(*mut GpmRequest) -> nvmlReturn_t;
+    // SAFETY: this is the signature in nvml.h.
+    let call = unsafe { function::<Call>(gpu, b"nvmlGpmMetricsGet\0") }?;
+    // What the driver does not write has no value.
+    let unwritten = GpmMetric {
+        id: 0,
+        code: nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+        value: f64::NAN,
+        names: [std::ptr::null(); 3],
+    };
+    let mut request = Box::new(GpmRequest {
+        version: 1,
+        count: c_uint::try_from(N).map_err(|_| NvmlError::InvalidArg)?,
+        samples: [samples.0.handle, samples.1.handle],
+        metrics: [unwritten; 477],
+    });
+    for (metric, id) in request.metrics.iter_mut().zip(ids) {
+        metric.id = id;
+    }
+    // SAFETY: the samples are allocated, and the request has room for more metrics than it asks for.
+    nvml_try(unsafe { call(&raw mut *request) })?;
+    Ok(std::array::from_fn(|at| {
+        let metric = request.metrics.get(at).copied().unwrap_or(unwritten);
+        nvml_try(metric.code).map(|()| metric.value)
+    }))
 }
 
 /// Returns the GPU instance id and the compute instance id of a MIG device.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Proc, ReadError};
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::workload::{Home, Lookup, Node, Workload, descends, start_of_ancestor, workload};
+use bailiff_snapshot::workload::{Home, Lookup, Node, Workload, descends, starts_of_ancestors, workload};
 use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen, State, is_criu};
 
 use super::orphan::{Member, OrphanTable};
@@ -223,10 +223,10 @@ impl Relations {
         }
         let parent = |pid: u32| found.get(&pid).map(|(other, _)| other.stat.ppid);
         let start = |pid: u32| self.table.get(&pid).map(|entry| entry.node.key.start_ticks);
-        let starts: Vec<u64> = found.keys().map(|pid| start_of_ancestor(*pid, parent, start)).collect();
-        for ((pid, (other, is_holder)), start_ticks) in found.into_iter().zip(starts) {
+        let starts = starts_of_ancestors(found.keys().copied(), parent, start);
+        for (pid, (other, is_holder)) in found {
             let Other { mut stat, uid, cgroup } = other;
-            stat.key.start_ticks = start_ticks;
+            stat.key.start_ticks = starts.get(&pid).copied().unwrap_or_default();
             self.unread_mps |= stat.comm == Role::COMM;
             let node = Node::new(&stat, uid, cgroup.home.clone());
             let member = Member::new(&stat, cgroup.inside.clone());

@@ -81,6 +81,7 @@ def binding_gpu(index, last_seen):
         **unit(handle),
         "memory_limit": memory_limit(handle),
         "fields": fields(handle),
+        "gpm": activity(handle),
         "rows": answer(pynvml.nvmlDeviceGetRemappedRows, handle),
         "clock_events": answer(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
         "throttle_reasons": answer(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
@@ -150,6 +151,26 @@ def fields(handle):
     value = {pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal", pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal"}
     known = lambda one: one.nvmlReturn == pynvml.NVML_SUCCESS and one.valueType in value
     return {str(one.fieldId): getattr(one.value, value[one.valueType]) if known(one) else None for one in found}
+
+
+def activity(handle):
+    """Reads GPM's graphics, SM, SM occupancy, tensor and DRAM metrics between two samples, in percent."""
+    support = answer(pynvml.nvmlGpmQueryDeviceSupport, handle)
+    if refused(support) or not support.isSupportedDevice:
+        return None
+    samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
+    for sample in samples:
+        pynvml.nvmlGpmSampleGet(handle, sample)
+    request = pynvml.c_nvmlGpmMetricsGet_t()
+    request.version, request.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 5
+    request.sample1, request.sample2 = samples
+    for position, metric in enumerate([1, 2, 3, 5, 10]):
+        request.metrics[position].metricId = metric
+    found = pynvml.nvmlGpmMetricsGet(request)
+    for sample in samples:
+        pynvml.nvmlGpmSampleFree(sample)
+    known = [one for one in found.metrics[:5] if one.nvmlReturn == pynvml.NVML_SUCCESS]
+    return {str(one.metricId): one.value for one in known}
 
 
 def processes(function, handle):

@@ -18,6 +18,7 @@ mod edge;
 mod event_sets;
 mod events;
 mod gate;
+mod gpm;
 mod health;
 mod lifetime;
 mod lookup;
@@ -40,6 +41,8 @@ fn exports(name: &str) -> bool {
         device::NAMES,
         event_sets::NAMES,
         events::NAMES,
+        gpm::NAMES,
+        gpm::of_device::NAMES,
         health::NAMES,
         lifetime::NAMES,
         lookup::NAMES,

@@ -105,6 +105,8 @@ pub(crate) struct Gpu {
     pub(crate) faults: Faults,
     /// Errors that are delivered to an event set registered for the device, each once, in this order.
     pub(crate) xid: Vec<u64>,
+    /// Metrics of GPM by number. If absent, the device does not measure activity.
+    pub(crate) gpm: Option<BTreeMap<u32, Metric>>,
     pub(crate) accounting: Accounting,
 }
 
@@ -138,6 +140,7 @@ impl Default for Gpu {
             mig: None,
             faults: Faults::default(),
             xid: Vec::new(),
+            gpm: None,
             accounting: Accounting::default(),
         }
     }
@@ -230,6 +233,16 @@ pub(crate) enum Field {
     Error(String),
     /// Type (`nvmlValueType_t`) and bits of the value.
     Value(u32, u64),
+}
+
+/// Metric of GPM.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Metric {
+    /// The value that the driver returns, in percent.
+    Percent(f64),
+    /// Name of an error, or `nan`.
+    Error(String),
 }
 
 /// Which processes can use the device.
@@ -337,6 +350,9 @@ pub(crate) struct Instance {
     pub(crate) memory: InstanceMemory,
     #[serde(default)]
     pub(crate) processes: Vec<Process>,
+    /// As of the device.
+    #[serde(default)]
+    pub(crate) gpm: Option<BTreeMap<u32, Metric>>,
 }
 
 /// Memory of an instance. Unlike that of a device, its total has no default.

@@ -86,5 +86,4 @@ unsupported! {
     nvmlDeviceGetViolationStatus
     nvmlDeviceGetVirtualizationMode
     nvmlDeviceOnSameBoard
-    nvmlGpmQueryDeviceSupport
 }

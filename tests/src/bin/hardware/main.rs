@@ -6,6 +6,7 @@
     reason = "a program for one run on one machine: it reads flags, files and clocks, and starts programs"
 )]
 
+mod activity;
 mod cuda;
 mod driver;
 mod energy;

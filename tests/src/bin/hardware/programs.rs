@@ -160,7 +160,7 @@ impl Setting {
 }
 
 /// Returns a flag with a path.
-fn flag(name: &str, value: &Path) -> OsString {
+pub(crate) fn flag(name: &str, value: &Path) -> OsString {
     let mut flag = OsString::from(format!("--{name}="));
     flag.push(value);
     flag

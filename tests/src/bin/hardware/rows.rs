@@ -127,6 +127,7 @@ rows! {
     "row-3-shared" "row 3 where two processes share a GPU"
         { "both processes compute at once" ["idle", "busy", "streams"] of ["busy", "streams"] [SAMPLED, BUSY] }
     "energy" "the driver's counter grows, and the energy of users, idle and unattributed add up to its increase" { part energy }
+    "gpm" "an idle GPU has nearly no graphics and DRAM activity, a busy one has, and both are published (`--gpm`)" { part gpm }
     "row-7" "the GPU was busy and no process was sampled: utilization is unknown (`unattributed`), never 0"
         { "a process computes 20 ms and rests 180 ms" ["idle", "bursts"] of ["bursts"] [NEVER_IDLE] }
     "row-8" "the driver's timestamps never step back, and its buffer is longer than 5 s; otherwise utilization is unknown"

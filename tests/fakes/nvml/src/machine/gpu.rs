@@ -1,5 +1,6 @@
 //! A device and its instances, computed from an entry in the scenario.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::lists::{Lists, Place, pids};
@@ -37,6 +38,8 @@ pub(crate) struct Instance {
     pub(crate) ci: u32,
     pub(crate) gpu_slices: u32,
     pub(crate) compute_slices: u32,
+    /// Metrics of GPM by number.
+    pub(crate) gpm: Option<BTreeMap<u32, scenario::Metric>>,
     pub(crate) unit: Unit,
 }
 
@@ -243,6 +246,7 @@ impl Instance {
             ci,
             gpu_slices,
             compute_slices,
+            gpm: written.gpm.clone(),
             unit: Unit {
                 name: format!("{name} MIG {}", written.profile),
                 uuid: written.uuid.clone().unwrap_or_else(uuid),
