@@ -64,9 +64,8 @@ pub(super) fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     Ok(Plan { flags, control, pipes, gpus, variables })
 }
 
-/// Creates a directory, if that is wanted, unless it exists. Fails if it is not root's: the daemon of root would follow links in it, and
-/// clients would connect to a socket that its owner can replace.
-#[expect(clippy::disallowed_methods, reason = "a directory of the daemon")]
+/// Creates a directory, if that is wanted, unless it exists. Fails if it is not root's: the daemon of root would follow
+/// links in it, and clients would connect to a socket that its owner can replace.
 fn check_is_roots(directory: &Path, create: bool) -> Result<(), Failure> {
     let failed =
         |why: &dyn std::fmt::Display| Failure::unavailable(format!("{}: {why}", directory.display()));

@@ -391,28 +391,20 @@ pub(super) fn gpm_metrics<const N: usize>(
     type Call = unsafe extern "C" fn(*mut GpmRequest) -> nvmlReturn_t;
     // SAFETY: this is the signature in nvml.h.
     let call = unsafe { function::<Call>(gpu, b"nvmlGpmMetricsGet\0") }?;
-    // What the driver does not write has no value.
-    let unwritten = GpmMetric {
-        id: 0,
-        code: nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
-        value: f64::NAN,
-        names: [std::ptr::null(); 3],
-    };
-    let mut request = Box::new(GpmRequest {
-        version: 1,
-        count: c_uint::try_from(N).map_err(|_| NvmlError::InvalidArg)?,
-        samples: [samples.0.handle, samples.1.handle],
-        metrics: [unwritten; 477],
-    });
+    // SAFETY: all zeros is a valid value of this plain struct.
+    let mut request: Box<GpmRequest> = unsafe { Box::new_zeroed().assume_init() };
+    request.version = 1;
+    request.count = c_uint::try_from(N).map_err(|_| NvmlError::InvalidArg)?;
+    request.samples = [samples.0.handle, samples.1.handle];
     for (metric, id) in request.metrics.iter_mut().zip(ids) {
-        metric.id = id;
+        // What the driver does not write has no value.
+        let names = [std::ptr::null(); 3];
+        *metric = GpmMetric { id, code: nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, value: f64::NAN, names };
     }
     // SAFETY: the samples are allocated, and the request has room for more metrics than it asks for.
     nvml_try(unsafe { call(&raw mut *request) })?;
-    Ok(std::array::from_fn(|at| {
-        let metric = request.metrics.get(at).copied().unwrap_or(unwritten);
-        nvml_try(metric.code).map(|()| metric.value)
-    }))
+    let mut metrics = request.metrics.iter().map(|metric| nvml_try(metric.code).map(|()| metric.value));
+    Ok(std::array::from_fn(|_| metrics.next().unwrap_or(Err(NvmlError::NotSupported))))
 }
 
 /// Returns the GPU instance id and the compute instance id of a MIG device.

@@ -45,7 +45,7 @@ static PLACES: [Place; MOST_SAMPLES] = [const { Place::NEW }; MOST_SAMPLES];
 static SAMPLES: Mutex<[Option<Metrics>; MOST_SAMPLES]> = Mutex::new([const { None }; MOST_SAMPLES]);
 
 pub(crate) mod of_device {
-    use super::*;
+    use super::{Code, Handle, InOut, Support, c_uint, device_calls, fill};
 
     device_calls! {
         nvmlGpmQueryDeviceSupport(call, support: InOut<Support>) {
