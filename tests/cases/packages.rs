@@ -10,6 +10,7 @@
 )]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -88,6 +89,19 @@ fn sbom_lists_the_linked_crates_with_hashes() {
         "{names:?}"
     );
     assert!(!names.iter().any(|name| name == "proptest" || name.starts_with("bailiff")), "{names:?}");
+}
+
+#[test]
+fn hooks_of_slurm_are_scripts_without_arguments() {
+    let staged = Staged::new();
+    for hook in ["prolog", "epilog", "health"] {
+        let path = staged.0.path().join("slurm").join(hook);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, format!("#!/bin/sh\nexec /usr/bin/bailiff slurm {hook}\n"));
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o755, "{hook}");
+        let help = Command::new(staged.at("/usr/bin/bailiff")).args(["slurm", hook, "--help"]).output();
+        assert!(help.unwrap().status.success(), "{hook}");
+    }
 }
 
 #[test]
