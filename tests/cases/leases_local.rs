@@ -361,6 +361,44 @@ fn users_share_a_pool_and_cannot_release_others() {
     );
 }
 
+#[test]
+fn forged_record_directs_no_release_to_another_user() {
+    let pool = Directory::of("0,1");
+    let own = std::process::id().to_string();
+    let lease: Value =
+        serde_json::from_str(&stdout_of(&run(&pool, &["acquire", "--for", &own, "--format", "json"])))
+            .unwrap();
+    let mut attacker = bailiff_as_nobody(&pool, &["run", "sleep", "infinity"]).spawn().unwrap();
+    until("the lease of user nobody", || (gpu(&pool, 1)["lease"]["user"] == "nobody").then_some(()));
+    let waiter = waiter(&pool, "waiter");
+    let ticket = json_of(&pool, &["queue", "--json"])[0]["lease"].clone();
+    let files = ["gpu/0", "gpu/1"].map(|file| pool.path().join(file));
+    let [victims, attackers]: [Value; 2] =
+        files.clone().map(|file| serde_json::from_slice(&fs::read(file).unwrap()).unwrap());
+    let forge = |file: &Path, mut record: Value, name: &Value, (field, value): (&str, Option<&str>)| {
+        record["lease"] = name.clone();
+        record["about"]["tok"] = "7".into();
+        match value {
+            Some(value) => record["about"][field] = value.into(),
+            None => drop(record["about"].as_object_mut().unwrap().remove(field)),
+        }
+        fs::write(file, record.to_string()).unwrap();
+    };
+    // The victim's record no longer matches the lock, and the attacker's has the same name and token.
+    forge(&files[0], victims.clone(), &lease["lease"], ("uid", Some("65534")));
+    forge(&files[1], attackers.clone(), &lease["lease"], ("tok", Some("7")));
+    assert_ne!(code(&run(&pool, &["release", "--gpu", "1"])), 0, "a command holds the GPU");
+    fs::write(&files[0], victims.to_string()).unwrap();
+    assert_eq!(gpu(&pool, 0)["lease"]["lease"], lease["lease"], "the victim's lease remains");
+    forge(&files[1], attackers, &ticket, ("tok", None));
+    run(&pool, &["release", "--gpu", "1"]);
+    assert_eq!(json_of(&pool, &["queue", "--json"])[0]["lease"], ticket, "the request remains");
+    attacker.kill().unwrap();
+    attacker.wait().unwrap();
+    stdout_of(&run(&pool, &["release", lease["lease"].as_str().unwrap()]));
+    assert!(waiter.wait_with_output().unwrap().status.success());
+}
+
 /// Runs a shell program as user nobody, and waits until it has printed a line.
 fn nobody_runs(pool: &Directory, program: &str) -> Child {
     let mut shell = Command::new("sh");

@@ -31,8 +31,8 @@ pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Returns the lease of a GPU, and its token. With the token, a waiting request of the same name is not withdrawn: in the
-/// machine's own pool, the holder can write any name into the record.
+/// Returns the lease of a GPU, and its token. With a token, no waiting request is withdrawn: in the machine's own pool, the
+/// holder can write the name of another user's request into the record.
 fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<(String, Option<u64>), Failure> {
     let audit = pool.audit()?;
     let names: Vec<_> = audit.gpus.iter().map(|gpu| (gpu.id.clone(), gpu.uuid.clone())).collect();

@@ -163,7 +163,7 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 impl<H: Handler> Admission<H> {
     fn admit(&self, (stream, client): (TcpStream, SocketAddr), watcher: Watcher) {
-        if let Some(share) = self.shares.take(client.ip())
+        if let Some(share) = self.shares.take(client.ip(), stream.local_addr().ok().map(|server| server.ip()))
             && let Ok(permit) = Arc::clone(&self.room).try_acquire_owned()
         {
             let (handler, hosts) = (Arc::clone(&self.handler), Arc::clone(&self.hosts));

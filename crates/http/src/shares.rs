@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nix::ifaddrs::{InterfaceAddress, getifaddrs};
-
 /// The number of connections of each client.
 type Counts = BTreeMap<IpAddr, usize>;
 
@@ -28,9 +26,9 @@ impl Shares {
         Self { most: connections.div_ceil(2), counts: Arc::default() }
     }
 
-    /// Counts a connection. Returns `None` if the client already has half of all connections.
-    pub(crate) fn take(&self, address: IpAddr) -> Option<Share> {
-        let client = connection_client(address);
+    /// Counts a connection to this address of the server. Returns `None` if the client already has half of all connections.
+    pub(crate) fn take(&self, address: IpAddr, server: Option<IpAddr>) -> Option<Share> {
+        let client = connection_client(address, server);
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(client).or_default();
         if *count >= self.most {
@@ -53,21 +51,11 @@ impl Drop for Share {
     }
 }
 
-/// All addresses of this machine count as one client, because each local user can use them.
-fn connection_client(address: IpAddr) -> IpAddr {
-    let canonical = address.to_canonical();
-    if canonical.is_loopback() || is_own(canonical) { Ipv4Addr::LOCALHOST.into() } else { client(address) }
-}
-
-/// Returns whether an address is one of this machine's own.
-fn is_own(address: IpAddr) -> bool {
-    let of_interface = |interface: InterfaceAddress| {
-        let storage = interface.address?;
-        let version_4 = storage.as_sockaddr_in().map(|found| IpAddr::from(found.ip()));
-        version_4.or_else(|| storage.as_sockaddr_in6().map(|found| found.ip().into()))
-    };
-    getifaddrs()
-        .is_ok_and(|mut interfaces| interfaces.any(|interface| of_interface(interface) == Some(address)))
+/// Loopback counts as one client, because each local user can use all of its addresses. So does a client with the
+/// server's own address.
+fn connection_client(address: IpAddr, server: Option<IpAddr>) -> IpAddr {
+    let is_local = address.to_canonical().is_loopback() || server == Some(address);
+    if is_local { Ipv4Addr::LOCALHOST.into() } else { client(address) }
 }
 
 /// Returns the client of an address. An IPv6 /64 counts as one client, because a client with one address in it can use
@@ -104,26 +92,29 @@ mod tests {
             ("127.0.0.1", "::1", "10.0.0.1"),
         ] {
             let shares = Shares::new(4);
-            let mut taken = vec![shares.take(address(own)), shares.take(address(same))];
+            let mut taken = vec![shares.take(address(own), None), shares.take(address(same), None)];
             assert!(taken.iter().all(Option::is_some), "{own}");
-            assert!(shares.take(address(own)).is_none() && shares.take(address(same)).is_none(), "{own}");
-            assert!(shares.take(address(other)).is_some(), "{other}");
+            assert!(
+                shares.take(address(own), None).is_none() && shares.take(address(same), None).is_none(),
+                "{own}"
+            );
+            assert!(shares.take(address(other), None).is_some(), "{other}");
             taken.pop();
-            assert!(shares.take(address(own)).is_some(), "{own}: a connection was closed");
+            assert!(shares.take(address(own), None).is_some(), "{own}: a connection was closed");
             taken.clear();
             assert!(shares.counts.lock().unwrap().is_empty());
         }
     }
 
     #[test]
-    fn own_addresses_are_those_of_interfaces() {
-        for (text, expected) in [("127.0.0.1", true), ("192.0.2.1", false), ("2001:db8::1", false)] {
-            assert_eq!(is_own(address(text)), expected, "{text}");
-        }
+    fn client_with_the_address_of_the_server_is_local() {
+        let own = address("10.0.0.1");
+        assert_eq!(connection_client(own, Some(own)), address("127.0.0.1"));
+        assert_eq!(connection_client(address("10.0.0.2"), Some(own)), address("10.0.0.2"));
     }
 
     #[test]
     fn only_connection_can_be_used() {
-        assert!(Shares::new(1).take(address("127.0.0.1")).is_some());
+        assert!(Shares::new(1).take(address("127.0.0.1"), None).is_some());
     }
 }

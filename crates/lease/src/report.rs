@@ -107,8 +107,10 @@ impl Node {
 impl Audit {
     /// The state for a snapshot; `boot` is the time of the audit since boot.
     pub fn leases(&self, node: &Node, boot: Duration) -> Leases {
-        let by_name: BTreeMap<&str, &Lease> =
-            self.leases.iter().map(|lease| (lease.lease.as_str(), lease)).collect();
+        let mut by_name: BTreeMap<&str, &Lease> = BTreeMap::new();
+        for lease in &self.leases {
+            by_name.entry(&lease.lease).or_insert(lease);
+        }
         // A server other than Redis can name a ticket many times.
         let mut seen = BTreeSet::new();
         let tickets = self.queue.iter().filter(|name| seen.insert(name.as_str()));

@@ -23,8 +23,10 @@ const MOST_OF_ONE: usize = 64;
 /// Maximum number of names read from the shared directory, or from one of root. From a directory of another user, and of
 /// the user's directories, [`MOST_OF_ONE`] are read.
 const MOST_NAMES: usize = 8192;
-/// Maximum number of figures in all reported files: each process has one for each GPU.
+/// Maximum number of figures in all reported files. A process has one for each GPU, and each process and each GPU at most
+/// [`OTHER_FIGURES`] more.
 const MOST_FIGURES: usize = 1 << 18;
+const OTHER_FIGURES: usize = 10;
 
 /// Device and inode of a file, as in `/proc/PID/maps`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +94,8 @@ impl Quotas {
             if let Some((id, quota)) = ties.quota(&place)
                 && id.is_none_or(|id| ids.insert(id))
             {
-                let more = figures + (quota.processes.len() + 1) * (quota.gpus.len() + 1);
+                let (processes, gpus) = (quota.processes.len(), quota.gpus.len());
+                let more = figures + processes * (gpus + OTHER_FIGURES) + gpus * OTHER_FIGURES;
                 if more > MOST_FIGURES {
                     whole = false;
                     continue;

@@ -75,12 +75,7 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     });
     page.rows_as((&metrics::GPU_MEMORY_PARTS, "part"), &up, parts);
     page.columns(&TELEMETRY, &up);
-    page.rows_as((&metrics::GPU_ACTIVITY, "engine"), &up, |gpu| {
-        gpu.telemetry.activity.ratios.iter().map(|(engine, ratio)| (engine.name(), *ratio))
-    });
-    page.rows_as((&metrics::GPU_ACTIVITY_UNKNOWN, "reason"), &up, |gpu| {
-        Some((gpu.telemetry.activity.unknown?.name(), PRESENT))
-    });
+    activity(&up, page);
     energy(snapshot, &up, page);
     page.rows_as((&metrics::GPU_CLOCK, "clock"), &up, |gpu| {
         let clocks = gpu.telemetry.clocks.iter();
@@ -107,6 +102,15 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
         });
         page.put(&metrics::DEVICE_PROCESSES_UNREADABLE, &Labels::default(), device_processes.unreadable);
     }
+}
+
+fn activity(up: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    page.rows_as((&metrics::GPU_ACTIVITY, "engine"), up, |gpu| {
+        gpu.telemetry.activity.ratios.iter().map(|(engine, ratio)| (engine.name(), *ratio))
+    });
+    page.rows_as((&metrics::GPU_ACTIVITY_UNKNOWN, "reason"), up, |gpu| {
+        Some((gpu.telemetry.activity.unknown?.name(), PRESENT))
+    });
 }
 
 /// Writes the energy by part. Users whose names are cut to the same label are summed up.

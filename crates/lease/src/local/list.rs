@@ -131,8 +131,9 @@ fn holder_of(
     (holder, pids.into_iter().map(blocker).collect())
 }
 
-/// Returns the lease in a record, unless another process has the lock.
-fn verified(record: Record, locks: &Locks, inode: Inode, local_host: &LocalHost) -> Option<Lease> {
+/// Returns the lease in a record, unless another process has the lock. Only a waiting request has no token.
+pub(super) fn verified(record: Record, locks: &Locks, inode: Inode, local_host: &LocalHost) -> Option<Lease> {
+    record.number("tok")?;
     let taker = locks.taker(inode);
     if record.get("pidns")? != local_host.pidns {
         return taker.and_then(|_| elsewhere(record, &locks.lockers(inode)));

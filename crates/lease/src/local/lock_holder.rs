@@ -11,10 +11,11 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::directory::Directory;
-use super::list::{Lock, lock};
-use super::processes::{self, Inode};
+use super::list::{Lock, lock, verified};
+use super::processes::{self, Inode, Locks};
 use super::queue;
 use super::record::Record;
+use crate::holder::LocalHost;
 use crate::{LeaseError, Released};
 
 /// How long a lock holder may take to exit.
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn release(
     directory: &Directory,
     (lease, token): (&str, Option<u64>),
-    pidns: &str,
+    local_host: &LocalHost,
 ) -> Result<Released, LeaseError> {
     let gate = directory.enter();
     // A waiting request has no token.
@@ -40,16 +41,19 @@ pub(super) fn release(
     for gpu in directory.managed()?.gpus {
         let Ok((file, _)) = directory.gpu(gpu.id, OFlags::RDONLY) else { continue };
         let Some(record) = Record::read(&file).filter(|record| record.lease == lease) else { continue };
+        let Some(inode) = Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive) else {
+            ended = Released::Already("released".to_owned());
+            continue;
+        };
+        // Every user can write a record with this name.
+        if verified(record.clone(), &Locks::read(), inode, local_host).is_none() {
+            continue;
+        }
+        drop(gate);
         if token.is_some() && token != record.number("tok") {
             return Ok(Released::Lost);
         }
-        match Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive) {
-            None => ended = Released::Already("released".to_owned()),
-            Some(inode) => {
-                drop(gate);
-                return terminate_holder(&record, inode, pidns);
-            }
-        }
+        return terminate_holder(&record, inode, &local_host.pidns);
     }
     Ok(ended)
 }

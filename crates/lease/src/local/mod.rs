@@ -283,7 +283,7 @@ impl Leases for Local {
                 self.entries.remove(lease);
                 Ok(Released::Done)
             }
-            None => lock_holder::release(&*self.directory()?, (lease, token), &self.host.pidns),
+            None => lock_holder::release(&*self.directory()?, (lease, token), &self.host),
         }
     }
 

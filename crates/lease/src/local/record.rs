@@ -16,7 +16,7 @@ use crate::audit::Lease;
 const LONGEST: usize = 1000;
 
 /// The fields of a lease or ticket.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) lease: String,
     pub(super) about: BTreeMap<String, String>,

@@ -109,12 +109,20 @@ impl Search {
             }
             return self.due.is_empty() && self.later.is_empty();
         }
+        let mut is_first = true;
         while let Some(pid) = self.later.pop() {
             let result = proc.process(pid).and_then(|process| process.within(left().max(SHORTEST), read));
-            self.add(proc, pid, result);
-            if left().is_zero() {
+            let is_late = left().is_zero();
+            // It had less time than a whole part.
+            if is_late && !is_first && matches!(result, Err(LATE)) {
+                self.later.push(pid);
                 break;
             }
+            self.add(proc, pid, result);
+            if is_late {
+                break;
+            }
+            is_first = false;
         }
         self.later.is_empty()
     }
