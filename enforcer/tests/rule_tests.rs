@@ -187,3 +187,36 @@ fn every_test_key_is_documented() {
     }
     assert!(keys.len() > 60, "{} keys were found", keys.len());
 }
+
+#[test]
+fn limits_of_cgroups() {
+    let (directory, file) = written(
+        "rules: rules.yaml\ntests:\n  - name: limits\n    gpus: [{gpu: 0}, {gpu: 1}]\n    targets:\n      \
+- {process: 4101, cgroup: /a, vram: 3GiB, gpu_memory_limit: 4GiB}\n      - {process: 4102, cgroup: /a, vram: 1GiB}\n      \
+- {process: 4103, cgroup: /b, vram: 3GiB, gpu_memory_limit: none}\n      - {process: 4104, cgroup: /c, vram: 3GiB}\n      \
+- {process: 4105, cgroup: /d, vram: 1GiB, gpu_memory_limit: 9GiB, gpus: ['0', '1']}\n    expect:\n      \
+- {at: 0s, rule: limited, step: flag, target: 4101}\n      - {at: 0s, rule: limited, step: flag, target: 4102}\n      \
+- {at: 0s, rule: limited, step: flag, target: 4105}\n      - {at: 0s, rule: unlimited, step: flag, target: 4103}\n      \
+- {at: 0s, rule: full, step: flag, target: 4101}\n      - {at: 0s, rule: full, step: flag, target: 4102}\n      \
+- {at: 0s, rule: small, step: flag, target: 4101}\n      - {at: 0s, rule: small, step: flag, target: 4102}\n    never:\n      \
+- {step: flag, rule: unlimited, target: 4104}\n      - {step: flag, rule: limited, target: 4104}\n      \
+- {step: flag, rule: limited, target: 4103}\n      - {step: flag, rule: small, target: 4103}\n      \
+- {step: flag, rule: small, target: 4105}\n      - {step: flag, rule: full, target: 4105}\n      \
+- {step: flag, rule: full, target: 4103}\n      - {step: flag, rule: full, target: 4104}\n",
+    );
+    let rule = |(name, when): (&str, &str)| {
+        format!(
+            "  - {{name: {name}, target: process, when: {{{when}}}, for: {{samples: 1}}, then: [{{flag: info}}]}}\n"
+        )
+    };
+    let rules = [
+        ("limited", "gpu_memory_limited: true"),
+        ("unlimited", "gpu_memory_limited: false"),
+        ("full", "gpu_memory_limit_ratio: {min: 100%}"),
+        ("small", "gpu_memory_limit: {max: 4GiB}"),
+    ];
+    let rules = format!("version: 1\nrules:\n{}", rules.map(rule).concat());
+    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
+    let (exit, text) = run(&file);
+    assert_eq!(exit, Exit::Done, "{text}");
+}

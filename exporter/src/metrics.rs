@@ -107,6 +107,21 @@ GPU_XID_INFO Info One "bailiff_gpu_xid_info" ["gpu gpu_uuid xid class"]
 GPU_XID_ERRORS Counter One "bailiff_gpu_xid_errors_total" ["gpu gpu_uuid xid"]
     "Xid errors since the exporter started, by number."
     "Absent for numbers that did not occur.";
+CGROUP_LIMIT Gauge Bytes "bailiff_cgroup_gpu_memory_limit_bytes" ["gpu gpu_uuid cgroup backend bound"]
+    "GPU memory limit of a cgroup in bytes, as set for this cgroup."
+    "Only for the cgroups of listed processes and those that contain them, and only with cgroup v2 and a driver (615 or newer) that supports such limits. Bounds: hard (allocations above it fail), soft (memory that is guaranteed to the cgroup). Backends: dmem (files of the cgroup, from Linux 6.14; the limits of all ancestors apply, too), misc (a table in the driver; only the limit of the nearest ancestor applies). Absent if there is no limit or it is unknown.";
+CGROUP_EFFECTIVE_LIMIT Gauge Bytes "bailiff_cgroup_gpu_memory_effective_limit_bytes" ["gpu gpu_uuid cgroup backend"]
+    "Hard limit that applies to the cgroup in bytes: its own, or that of a cgroup that contains it."
+    "Absent if there is no limit, or if one of these cgroups could not be read.";
+CGROUP_USED Gauge Bytes "bailiff_cgroup_gpu_memory_used_bytes" ["gpu gpu_uuid cgroup backend"]
+    "GPU memory charged to the cgroup and the cgroups in it, in bytes."
+    "Memory is charged to the cgroup in which it was allocated, even if the process moves. Managed memory is not counted. With backend misc, only for a cgroup with a limit of its own. Do not add the values of a cgroup and of the cgroups in it.";
+CGROUP_PEAK Gauge Bytes "bailiff_cgroup_gpu_memory_peak_bytes" ["gpu gpu_uuid cgroup backend"]
+    "Largest amount of GPU memory that was charged to the cgroup, in bytes."
+    "Only with backend dmem, and only if the kernel records it.";
+CGROUP_STALE_RESERVATION Gauge Bytes "bailiff_cgroup_gpu_memory_stale_reservation_bytes" ["gpu gpu_uuid cgroup backend"]
+    "Guaranteed GPU memory of a cgroup with cgroups in it that none of these guarantees, in bytes."
+    "It can remain after a cgroup with a soft limit was removed, or an administrator can have reserved it. Only with backend dmem. Absent if the cgroup has no guaranteed memory, or if a cgroup in it could not be read.";
 GPU_STUCK Gauge One "bailiff_gpu_stuck_processes" ["gpu gpu_uuid kind"]
     "Processes on the GPU that make no progress, by kind."
     "A process is counted after three consecutive samples in this state. Kinds: zombie_leader (the thread-group leader exited, other threads are running), zombie (exited, not reaped), disk_sleep (uninterruptible sleep; in all threads if the leader exited), left_behind (orphaned, and its whole workload used neither GPU nor CPU for three sampling windows), gone (listed by the driver, absent from /proc). 0 if no process is stuck. Absent if no stuck process is known, but one may exist: the driver did not return a process list, a process could not be read in /proc, or a process has been in such a state for fewer than three samples. The status page shows how to free the memory of each process.";

@@ -5,6 +5,7 @@ mod action_lifecycle;
 mod activity;
 mod backtest;
 mod blocked_files;
+mod cgroup_limits;
 mod completions;
 mod doctor;
 mod energy;

@@ -254,6 +254,7 @@ mod tests {
             energy_mj: None,
             energy_parts_mj: None,
             xids: BTreeMap::new(),
+            cgroups: Vec::new(),
             lease: None,
             holders: Some(rows.iter().copied().map(holder).collect()),
             device_processes: None,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bailiff_snapshot::lease::Ticket;
 use bailiff_snapshot::utilization::IDLE_AT_MOST_PERCENT;
 use bailiff_snapshot::{
-    ComputeMode, DeviceProcess, DeviceProcesses, EnergyParts, Fault, MemoryUnknown, PidNamespace,
-    RecoveryAction, Role, State, Stuck, Why, Word, millis, wire,
+    CgroupMemory, ComputeMode, DeviceProcess, DeviceProcesses, EnergyParts, Fault, MemoryUnknown,
+    PidNamespace, RecoveryAction, Role, State, Stuck, Why, Word, millis, wire,
 };
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
@@ -78,6 +78,9 @@ pub(crate) struct GpuReport {
     /// Number of Xid errors since the exporter started, by Xid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) xids: BTreeMap<u64, u64>,
+    /// Limits and memory of the cgroups whose processes hold memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cgroups: Vec<CgroupMemory>,
     /// Energy since the driver was loaded, in millijoules.
     pub(crate) energy_mj: Option<u64>,
     /// Energy by part, in millijoules, since the exporter, or this command, started.
@@ -258,6 +261,7 @@ impl GpuReport {
             compute_mode: gpu.compute_mode.clone(),
             recovery_action: gpu.recovery_action.clone(),
             xids: gpu.xids.clone(),
+            cgroups: gpu.cgroups.clone(),
             energy_mj: gpu.energy_mj,
             energy_parts_mj: gpu.energy_parts_mj.clone(),
             lease: host.pool.gpu(gpu),

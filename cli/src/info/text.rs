@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bailiff_exposition::terminal::{Tone, line, wrapped};
 use bailiff_snapshot::stuck::{REPORTED_UNATTRIBUTED, UNRELEASED_FREED_BY};
-use bailiff_snapshot::{PidNamespace, Stuck, XidClass};
+use bailiff_snapshot::{CgroupMemory, PidNamespace, Stuck, XidClass};
 
 use super::collect::SeenBy;
 use super::figures::{Style, UNKNOWN, ctime, or_unknown, span};
@@ -50,6 +50,7 @@ fn gpu_lines(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<String>
     let mut lines = head(report, gpu, style);
     lines.extend(memory_lines(gpu, style));
     lines.extend(state_lines(gpu, style));
+    lines.extend(limit_lines(gpu, style));
     lines.extend(rows::holders(gpu, style));
     lines.extend(stuck_lines(gpu, style));
     lines.extend(rows::device_processes(gpu, style));
@@ -163,6 +164,24 @@ fn state_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
         lines.extend(wrapped_pair("lease", &lease.text(), style, Tone::Plain));
     }
     lines
+}
+
+/// Returns the memory limits of cgroups.
+fn limit_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
+    let text = |cgroup: &CgroupMemory| {
+        let size = |bytes| or_unknown(bytes, |bytes| style.units.size(bytes));
+        let soft = cgroup.soft.map(|bytes| format!(", {} guaranteed", style.units.size(bytes)));
+        let soft = soft.unwrap_or_default();
+        let hard = cgroup.hard.map_or_else(|| "none".to_owned(), |bytes| style.units.size(bytes));
+        format!(
+            "{hard}{soft}, {} used, cgroup {} ({})",
+            size(cgroup.used),
+            cgroup.cgroup,
+            cgroup.backend.name()
+        )
+    };
+    let limited = gpu.cgroups.iter().filter(|cgroup| cgroup.has_own_limit());
+    limited.flat_map(|cgroup| wrapped_pair("memory limit", &text(cgroup), style, Tone::Plain)).collect()
 }
 
 pub(crate) fn fault_text(fault: &str) -> String {

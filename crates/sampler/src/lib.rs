@@ -5,6 +5,7 @@
 //! capabilities and only starts and kills workers. A **worker** loads NVML and reads `/proc`. The process with the
 //! supervisor drops all capabilities and may be exposed to the network.
 
+mod cgroup_limits;
 mod channel;
 pub mod cuda;
 mod device_file_scan;

@@ -97,7 +97,7 @@ fn version_2(text: &str) -> Place<'_> {
 }
 
 /// Reads a file of the controller `dmem`; `None` if it is not enabled in this cgroup.
-fn values(cgroup: &Directory, name: &str) -> Result<Option<Regions>, ReadError> {
+pub(crate) fn values(cgroup: &Directory, name: &str) -> Result<Option<Regions>, ReadError> {
     let mut buffer = Vec::new();
     let Some(text) = unless_gone(cgroup.read_within(MOST, name, &mut buffer))? else { return Ok(None) };
     let text = str::from_utf8(text).map_err(|_| ReadError::Malformed)?;

@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bailiff_proc::clock::{Deadline, now};
-use bailiff_snapshot::{BootId, Fault, Gap, SourceState};
+use bailiff_snapshot::{BootId, Fault, Gap, Seen, SourceState};
 use rustix::process::Signal;
 
+use crate::cgroup_limits::{CgroupLimits, Cgroups, can_be_found};
 use crate::channel;
 use crate::device_file_scan::{DeviceFileScan, Interval, has_unattributed};
 use crate::launcher;
@@ -68,6 +69,7 @@ fn work() -> io::Result<()> {
         quotas,
         boot,
         device_file_scan: DeviceFileScan::default(),
+        cgroups: Cgroups::new(),
         began: Instant::now(),
     };
     while let Some(request) = channel::read::<Request>(&mut requests)? {
@@ -87,6 +89,8 @@ struct Worker {
     quotas: Option<Quotas>,
     boot: Option<BootId>,
     device_file_scan: DeviceFileScan,
+    /// Cgroups of the processes in the previous sample.
+    cgroups: Cgroups,
     began: Instant,
 }
 
@@ -102,6 +106,7 @@ impl Worker {
         let mut pids: BTreeMap<u32, Duration> = request.also.iter().map(|pid| (*pid, now().boot)).collect();
         let mut unattributed = false;
         let own_cgroup = OwnCgroup::read(&self.settings);
+        let limits = CgroupLimits::read(&self.settings, &self.cgroups, &mut rest.gaps);
         for index in (0..count).filter(|index| !request.skip.contains(index)) {
             say(&mut self.socket, &WorkerMessage::Reading { index, count })?;
             let lookback = self.settings.lookback.max(self.settings.interval * 2);
@@ -109,6 +114,7 @@ impl Worker {
                 lookback,
                 now: now().boot,
                 own_cgroup: &own_cgroup,
+                limits: limits.as_ref(),
                 activity: self.settings.activity,
                 memory_unknown: None,
                 gaps: &mut rest.gaps,
@@ -127,6 +133,7 @@ impl Worker {
         say(&mut self.socket, &WorkerMessage::Looking { count })?;
         let began = Instant::now();
         self.scan_processes(&pids, &mut rest);
+        self.cgroups = cgroups(&rest.processes);
         if rest.proc_fault.is_none() {
             self.find_mps(began, &mut rest);
             self.read_quotas(began, &mut rest);
@@ -230,6 +237,15 @@ impl Worker {
         let shunned = self.settings.commands == Commands::Shunned && self.began.elapsed() < WALK_PAUSE;
         if shunned { Duration::ZERO } else { self.settings.deadline / part }
     }
+}
+
+/// Returns the cgroup of each process.
+fn cgroups(processes: &BTreeMap<u32, Seen>) -> Cgroups {
+    let cgroup = |(pid, seen): (&u32, &Seen)| match seen {
+        Seen::Found(facts) if can_be_found(&facts.place.cgroup) => Some((*pid, facts.place.cgroup.clone())),
+        _ => None,
+    };
+    processes.iter().filter_map(cgroup).collect()
 }
 
 fn say(socket: &mut UnixStream, report: &WorkerMessage) -> io::Result<()> {

@@ -175,6 +175,7 @@ impl Join<'_> {
             telemetry: sample.telemetry,
             holders,
             xids,
+            cgroups: sample.cgroups,
             idle,
             reading,
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Activity, Fault, Health, Memory, MemoryUnknown, Reading};
+use crate::{Activity, CgroupMemory, Fault, Health, Memory, MemoryUnknown, Reading};
 
 /// UUID of a GPU or MIG device: its only name that stays the same after a reboot or a renumbering.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -156,6 +156,8 @@ pub struct GpuSample {
     pub reading: Reading,
     /// Xid errors since the previous sample.
     pub xids: Vec<u64>,
+    /// Limits and memory of the cgroups whose processes are listed.
+    pub cgroups: Vec<CgroupMemory>,
 }
 
 impl GpuSample {
@@ -171,6 +173,7 @@ impl GpuSample {
             instances: None,
             reading: Reading::default(),
             xids: Vec::new(),
+            cgroups: Vec::new(),
         }
     }
 }

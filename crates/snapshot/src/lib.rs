@@ -5,6 +5,7 @@
 
 pub mod activity;
 mod between;
+pub mod cgroup_memory;
 pub mod dmem;
 pub mod energy;
 pub mod freezer;
@@ -43,6 +44,7 @@ pub mod wire;
 pub mod workload;
 
 pub use activity::{Activity, ActivityEngine, ActivityUnknown};
+pub use cgroup_memory::{CgroupMemory, LimitBackend};
 pub use energy::{Energy, EnergyParts};
 pub use gap::{Gap, Gaps};
 pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Telemetry};

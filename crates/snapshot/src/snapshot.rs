@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::lease::Names;
 use crate::utilization::Window;
 use crate::{
-    About, BootId, DeviceProcesses, Driver, Energy, EnergyParts, Facts, Fault, Gaps, GpuId, Holder, Leases,
-    LostGpu, Memory, MemoryUnknown, Moment, Mps, Parts, PidNamespace, Process, ProcessId, ProcessKey, Quota,
-    QuotaGpu, Reading, Relative, SlurmNode, Source, SourceState, Stuck, Telemetry, Truth, Unreleased, Why,
+    About, BootId, CgroupMemory, DeviceProcesses, Driver, Energy, EnergyParts, Facts, Fault, Gaps, GpuId,
+    Holder, Leases, LostGpu, Memory, MemoryUnknown, Moment, Mps, Parts, PidNamespace, Process, ProcessId,
+    ProcessKey, Quota, QuotaGpu, Reading, Relative, SlurmNode, Source, SourceState, Stuck, Telemetry, Truth,
+    Unreleased, Why,
 };
 
 /// State of a node in one interval.
@@ -89,6 +90,8 @@ pub struct Gpu {
     pub unreleased: Unreleased,
     /// Number of Xid errors so far, by Xid.
     pub xids: BTreeMap<u64, u64>,
+    /// Limits and memory of the cgroups whose processes are listed.
+    pub cgroups: Vec<CgroupMemory>,
     /// Whether nothing computed on the GPU in the last window.
     pub idle: Truth,
     /// Utilization samples, kept for the next window.

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use crate::{
-    Claim, ClockEvent, ComputeMode, DeviceProcesses, EnergyParts, Fault, Leases, LostGpu, MemoryUnknown, Mps,
-    PidNamespace, Place, ProcessKey, Quota, RecoveryAction, Role, SlurmNode, State, Stuck, Why, Word,
+    CgroupMemory, Claim, ClockEvent, ComputeMode, DeviceProcesses, EnergyParts, Fault, Leases, LostGpu,
+    MemoryUnknown, Mps, PidNamespace, Place, ProcessKey, Quota, RecoveryAction, Role, SlurmNode, State,
+    Stuck, Why, Word,
 };
 
 /// Version that is written, and the only one that is accepted.
@@ -165,6 +166,9 @@ pub struct Gpu {
     /// Number of Xid errors since the exporter started, by Xid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub xids: BTreeMap<u64, u64>,
+    /// Limits and memory of the cgroups whose processes are listed on the GPU or its MIG instances.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cgroups: Vec<CgroupMemory>,
     /// Energy since the driver was loaded, in millijoules.
     pub energy_mj: Option<u64>,
     /// Energy since the exporter started by part, in millijoules; `None` until an increase was observed.

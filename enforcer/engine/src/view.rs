@@ -195,6 +195,12 @@ impl View {
         })
     }
 
+    /// Returns the GPU that contains a MIG instance, or the GPU itself.
+    pub(crate) fn whole_gpu<'a>(&'a self, gpu: &'a wire::Gpu) -> Option<&'a wire::Gpu> {
+        let Some(parent) = &gpu.parent_uuid else { return Some(gpu) };
+        self.snapshot.gpus.iter().find(|gpu| gpu.uuid.as_ref() == Some(parent))
+    }
+
     /// Returns the largest value of a target's holdings.
     pub fn most(&self, target: &Target, figure: impl Fn(&wire::Holder) -> Option<f64>) -> Value {
         let figures = self.holdings(target).map(|(_, holder)| figure(holder));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bailiff_exposition::{Column, Family, Labels, Number, PRESENT, Writer};
+use bailiff_snapshot::cgroup_memory::{CgroupMemory, NO_LIMIT};
 use bailiff_snapshot::unlisted::unlisted;
 use bailiff_snapshot::{ErrorCounts, Gpu, Holder, Snapshot, State, Stuck, XidClass};
 
@@ -25,6 +26,15 @@ const MEMORY: [Column<Gpu>; 5] = [
     (&metrics::GPU_MEMORY_FREE, |gpu| Some(gpu.memory?.free.into())),
     (&metrics::GPU_MEMORY_RESERVED, |gpu| Some(gpu.memory?.reserved?.into())),
     (&metrics::GPU_MEMORY_UNACCOUNTED, |gpu| Some(gpu.parts?.unaccounted.into())),
+];
+
+const CGROUPS: [Column<CgroupMemory>; 4] = [
+    (&metrics::CGROUP_EFFECTIVE_LIMIT, |row| {
+        row.effective.filter(|limit| *limit != NO_LIMIT).map(Into::into)
+    }),
+    (&metrics::CGROUP_USED, |row| Some(row.used?.into())),
+    (&metrics::CGROUP_PEAK, |row| Some(row.peak?.into())),
+    (&metrics::CGROUP_STALE_RESERVATION, |row| Some(row.stale_reservation?.into())),
 ];
 
 type Counts = (&'static Family, fn(&Gpu) -> ErrorCounts);
@@ -95,6 +105,7 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     page.rows_as((&metrics::GPU_XID_ERRORS, "xid"), &all, |gpu| {
         gpu.xids.iter().map(|(xid, count)| (xid.to_string(), *count))
     });
+    cgroups(&up, page);
     page.rows_as((&metrics::GPU_STUCK, "kind"), &up, |gpu| stuck(snapshot, gpu));
     if let Some(device_processes) = &snapshot.device_processes {
         page.rows(&metrics::GPU_UNLISTED_DEVICE_PROCESSES, &up, |gpu| {
@@ -111,6 +122,20 @@ fn activity(up: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     page.rows_as((&metrics::GPU_ACTIVITY_UNKNOWN, "reason"), up, |gpu| {
         Some((gpu.telemetry.activity.unknown?.name(), PRESENT))
     });
+}
+
+fn cgroups(up: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
+    let row = |labels: &Labels, row: &CgroupMemory| {
+        labels.clone().with("cgroup", &row.cgroup).with("backend", row.backend.name())
+    };
+    let rows = up.iter().flat_map(|(labels, gpu)| gpu.cgroups.iter().map(|of| (row(labels, of), of)));
+    let rows: Vec<(Labels, &CgroupMemory)> = rows.collect();
+    page.rows_as((&metrics::CGROUP_LIMIT, "bound"), &rows, |row| {
+        [("hard", row.hard), ("soft", row.soft)]
+            .into_iter()
+            .filter_map(|(bound, bytes)| Some((bound, bytes?)))
+    });
+    page.columns(&CGROUPS, &rows);
 }
 
 /// Writes the energy by part. Users whose names are cut to the same label are summed up.

@@ -10,11 +10,11 @@ use std::time::Duration;
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
 use bailiff_snapshot::slurm::{AllocatedGpu, HookRuns, JobRecord};
 use bailiff_snapshot::{
-    About, Activity, ActivityEngine, ActivityUnknown, Answer, ClockEvent, ComputeMode, DeviceProcess,
-    DeviceProcesses, Driver, Engines, Entry, ErrorCounts, Facts, Fault, Gap, GpuId, GpuSample, GpuState,
-    Health, Held, InvalidQuota, Io, Kinds, Leases, Memory, MemoryHealth, MemoryUnknown, MigIds, Place,
-    PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading, RecoveryAction, Sample, Seen, SlurmSample,
-    Source, SourceState, State, Telemetry, Truth, UtilSample,
+    About, Activity, ActivityEngine, ActivityUnknown, Answer, CgroupMemory, ClockEvent, ComputeMode,
+    DeviceProcess, DeviceProcesses, Driver, Engines, Entry, ErrorCounts, Facts, Fault, Gap, GpuId, GpuSample,
+    GpuState, Health, Held, InvalidQuota, Io, Kinds, Leases, LimitBackend, Memory, MemoryHealth,
+    MemoryUnknown, MigIds, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading,
+    RecoveryAction, Sample, Seen, SlurmSample, Source, SourceState, State, Telemetry, Truth, UtilSample,
 };
 use snapshot_fixtures::sample::{self as fixtures, reading};
 #[allow(unused_imports, reason = "no test uses all of it")]
@@ -148,6 +148,7 @@ pub(crate) fn motley(seq: u64) -> Sample {
     let engines = Engines { sm: 50, memory: 20, encoder: 1, decoder: 2, jpeg: 3, ofa: 0 };
     busy.reading.answer = Answer::Samples(vec![UtilSample { pid: 41, stamp: seq, engines }]);
     busy.xids = vec![13, 79];
+    busy.cgroups = cgroups();
     busy.telemetry.health.recovery_action = Some(RecoveryAction::NodeReboot);
     busy.telemetry.health.clock_events = Some(vec![ClockEvent::SwThermal]);
     busy.telemetry.health.memory.retired_pages = ErrorCounts { corrected: Some(2), uncorrected: Some(0) };
@@ -201,6 +202,22 @@ pub(crate) fn with_slurm(mut sample: Sample) -> Sample {
 pub(crate) fn without_jobs(mut sample: Sample) -> Sample {
     sample.slurm.iter_mut().for_each(|slurm| slurm.jobs.clear());
     sample
+}
+
+/// Returns a cgroup with all values, and one below it that inherits the limit.
+fn cgroups() -> Vec<CgroupMemory> {
+    let unknown = |cgroup: &str| CgroupMemory::unknown(cgroup.to_owned(), LimitBackend::Dmem);
+    let parent = CgroupMemory {
+        hard: Some(20 * GIB),
+        soft: Some(GIB),
+        effective: Some(20 * GIB),
+        used: Some(3 * GIB),
+        peak: Some(4 * GIB),
+        stale_reservation: Some(GIB),
+        ..unknown("/system.slice")
+    };
+    let child = CgroupMemory { effective: Some(20 * GIB), ..unknown("/system.slice/train.service") };
+    vec![parent, child]
 }
 
 /// Returns alice's quota for process 41 on the first GPU and a MIG instance, and a file that is not a quota file.

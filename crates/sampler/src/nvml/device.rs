@@ -86,6 +86,7 @@ pub(super) fn read(
         instances: None,
         reading,
         xids: Vec::new(),
+        cgroups: Vec::new(),
     })
 }
 
@@ -128,8 +129,8 @@ fn memory_unknown(
         None => {}
     }
     // Without a path, the call only shows whether this driver has limits.
-    let limit = raw::hard_memory_limit(device, own.path.as_deref().unwrap_or(c"/"));
-    match (limit, own.path.is_some()) {
+    let limits = raw::memory_limits(device, own.path.as_deref().unwrap_or(c"/"));
+    match (limits.map(|limits| limits.hard), own.path.is_some()) {
         (Err(NvmlError::GpuLost), _) => Err(NvmlError::GpuLost),
         (Err(error), _) if not_offered(&error) => Ok(None),
         // Without a limit, drivers return NOT_FOUND.

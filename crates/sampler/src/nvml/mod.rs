@@ -15,8 +15,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
+use bailiff_snapshot::dmem::pci_address;
 use bailiff_snapshot::{
-    About, Activity, ActivityUnknown, Driver, Fault, Gap, Gaps, GpuId, GpuSample, MemoryUnknown,
+    About, Activity, ActivityUnknown, CgroupMemory, Driver, Fault, Gap, Gaps, GpuId, GpuSample, MemoryUnknown,
 };
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -24,6 +25,7 @@ use nvml_wrapper::error::NvmlError;
 use events::Events;
 use evidence::Stamps;
 
+use crate::cgroup_limits::{CgroupLimits, DriverAnswer};
 use crate::own_cgroup::OwnCgroup;
 
 /// The open driver.
@@ -57,6 +59,8 @@ pub(crate) struct Context<'a> {
     pub(crate) own_cgroup: &'a OwnCgroup,
     /// Whether the activity of engines is read.
     pub(crate) activity: bool,
+    /// Limits of the cgroups of processes; `None` if their paths cannot be resolved.
+    pub(crate) limits: Option<&'a CgroupLimits<'a>>,
     /// Why the memory of the GPU is unknown. Applies to its MIG instances, for which the driver does not report limits.
     pub(crate) memory_unknown: Option<MemoryUnknown>,
     pub(crate) gaps: &'a mut Gaps,
@@ -109,6 +113,7 @@ impl Gpus {
             self.measure(&device, &mut samples, &mut context);
         }
         if samples[0].fault.is_none() {
+            samples[0].cgroups = cgroups(&device, &samples, &mut context);
             self.listen(&samples[0], device, &mut context);
         }
         samples
@@ -228,6 +233,31 @@ impl Device {
     fn xids(&self) -> Vec<u64> {
         self.events.as_ref().map(Events::take).unwrap_or_default()
     }
+}
+
+/// Returns the limits and memory of the cgroups whose processes are listed on a GPU or its MIG instances.
+fn cgroups(
+    gpu: &nvml_wrapper::Device<'_>,
+    samples: &[GpuSample],
+    context: &mut Context<'_>,
+) -> Vec<CgroupMemory> {
+    let address = samples[0].about.pci_bus_id.as_deref().and_then(pci_address);
+    let Some((limits, address)) = context.limits.zip(address) else { return Vec::new() };
+    let entries = samples.iter().filter_map(|sample| sample.entries.as_ref()).flatten();
+    limits.of_gpu(address, entries.map(|entry| entry.pid), |cgroup| {
+        let Some(path) = limits.path(cgroup) else { return DriverAnswer::Unknown };
+        match raw::memory_limits(gpu, &path) {
+            Ok(limits) => DriverAnswer::Limits(limits),
+            Err(NvmlError::NotFound) => DriverAnswer::None,
+            // Both are about the cgroup: the driver has no limit for it, or cannot open its path.
+            Err(NvmlError::NotSupported | NvmlError::OperatingSystem) => DriverAnswer::Unknown,
+            Err(error) if not_offered(&error) => DriverAnswer::NotOffered,
+            Err(_) => {
+                context.gaps.count(Gap::Memory);
+                DriverAnswer::Unknown
+            }
+        }
+    })
 }
 
 /// Converts the wrapper's error to a `Fault`.

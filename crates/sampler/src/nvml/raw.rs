@@ -20,6 +20,8 @@ use nvml_wrapper_sys::bindings::{
 
 use bailiff_snapshot::{Engines, UtilSample};
 
+use crate::cgroup_limits::DriverLimits;
+
 /// One entry of a process list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Listed {
@@ -282,8 +284,8 @@ const _: () = {
     assert!(offset_of!(MemoryLimits, hard) == 16 && offset_of!(MemoryLimits, used) == 24);
 };
 
-/// Returns the hard limit of a cgroup's memory on a GPU, `u64::MAX` for no limit.
-pub(super) fn hard_memory_limit(device: &Device<'_>, cgroup: &CStr) -> Result<u64, NvmlError> {
+/// Returns the limits and the memory of a cgroup on a GPU; a hard limit of `u64::MAX` is none.
+pub(super) fn memory_limits(device: &Device<'_>, cgroup: &CStr) -> Result<DriverLimits, NvmlError> {
     type Call = unsafe extern "C" fn(nvmlDevice_t, *mut MemoryLimits) -> nvmlReturn_t;
     // SAFETY: this is the signature in nvml.h.
     let call = unsafe { function::<Call>(device, b"nvmlDeviceGetMemoryLimits_v1\0") }?;
@@ -291,7 +293,7 @@ pub(super) fn hard_memory_limit(device: &Device<'_>, cgroup: &CStr) -> Result<u6
     let mut limits = MemoryLimits { cgroup: cgroup.as_ptr(), soft: 0, hard: u64::MAX, used: 0 };
     // SAFETY: the call reads the path and writes the other fields.
     nvml_try(unsafe { call(device.handle(), &raw mut limits) })?;
-    Ok(limits.hard)
+    Ok(DriverLimits { soft: limits.soft, hard: limits.hard, used: limits.used })
 }
 
 /// A sample of a GPU's counters (`nvmlGpmSample_t`).

@@ -76,6 +76,7 @@ impl Gpu {
                 .as_ref()
                 .map(|all| all.iter().copied().map(Word::Known).collect()),
             xids: gpu.xids.clone(),
+            cgroups: gpu.cgroups.clone(),
             energy_mj: gpu.telemetry.energy,
             energy_parts_mj: snapshot.energy_parts(gpu).cloned(),
             listed: gpu.listed,

@@ -94,6 +94,12 @@ attributes! {
     "GPU memory that the driver reports for all processes under the same shared quota, as a share of the limit. It includes contexts, so slightly more than 100% is normal. Unknown without a shared quota file.";
 "quota_denied" [Process Workload] Unit::Count, "quota", |target, view| view.quota_denied(target),
     "Allocations of GPU memory that the quota denied since the previous snapshot. Unknown without a shared quota file.";
+"gpu_memory_limited" [Process Workload] Unit::Flag, "nvml, proc", process::gpu_memory_limited,
+    "A GPU memory limit of its cgroup, set with the driver (615 or newer) or the kernel, applies to the target on a GPU that it uses. Unknown if such limits are not supported, or if a cgroup could not be read.";
+"gpu_memory_limit" [Process Workload] Unit::Bytes, "nvml, proc", process::gpu_memory_limit,
+    "The GPU memory limit of its cgroup that applies to the target; the smallest one if it uses several GPUs. Unknown without a limit.";
+"gpu_memory_limit_ratio" [Process Workload] Unit::Percent, "nvml, proc", process::gpu_memory_limit_ratio,
+    "GPU memory charged to the cgroup whose limit applies to the target, as a share of this limit, on the GPU where the share is largest. It includes the memory of other processes in this cgroup. Unknown without a limit.";
 "vram_free" [Gpu] Unit::Bytes, "nvml",
     |target, view| gpu::memory(target, view, |memory| Some(memory.free), "not reported by the driver"),
     "Free memory of the GPU.";

@@ -4,6 +4,7 @@ use super::{seconds, slurm_job};
 use crate::Kind;
 use crate::value::Value;
 use crate::view::{Target, View, joined};
+use bailiff_snapshot::cgroup_memory::{self, CgroupMemory, NO_LIMIT};
 use bailiff_snapshot::{State, Truth, wire};
 
 pub(super) fn gpu_util(target: &Target, view: &View) -> Value {
@@ -123,6 +124,51 @@ pub(super) fn context(target: &Target, view: &View) -> Value {
         }
     }
     Value::Words { seen, complete: !view.may_hold_more(target) }
+}
+
+/// Returns a value of the cgroup memory limits of each of a target's processes on each of its GPUs.
+fn of_cgroups<'a, T>(
+    target: &'a Target,
+    view: &'a View,
+    value: impl Fn(&[CgroupMemory], &str) -> Option<T> + Copy + 'a,
+) -> impl Iterator<Item = Option<T>> + 'a {
+    let of_process = move |process: &'a usize| {
+        let facts = view.snapshot.processes.get(*process).and_then(|process| process.facts.as_ref());
+        let of_gpu = move |gpu: &wire::Gpu| value(&view.whole_gpu(gpu)?.cgroups, &facts?.place.cgroup);
+        view.holdings_of(*process).map(move |(gpu, _)| of_gpu(gpu))
+    };
+    target.processes.iter().flat_map(of_process)
+}
+
+/// Returns the limits that apply to a target, and whether these are all.
+fn limits(target: &Target, view: &View) -> (Vec<u64>, bool) {
+    let mut complete = !target.processes.is_empty() && !view.may_hold_more(target);
+    let limits = of_cgroups(target, view, cgroup_memory::limit);
+    let known = limits.inspect(|limit| complete &= limit.is_some()).flatten().collect();
+    (known, complete)
+}
+
+const NO_CGROUP_LIMIT: &str = "no limit of a cgroup was observed";
+
+pub(super) fn gpu_memory_limited(target: &Target, view: &View) -> Value {
+    match limits(target, view) {
+        (limits, _) if limits.iter().any(|limit| *limit != NO_LIMIT) => Value::Flag(true),
+        (limits, true) if !limits.is_empty() => Value::Flag(false),
+        _ => Value::Unknown(NO_CGROUP_LIMIT),
+    }
+}
+
+pub(super) fn gpu_memory_limit(target: &Target, view: &View) -> Value {
+    let (limits, complete) = limits(target, view);
+    match limits.into_iter().min().filter(|limit| complete && *limit != NO_LIMIT) {
+        #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any GPU has")]
+        Some(limit) => Value::Number(limit as f64),
+        None => Value::Unknown(NO_CGROUP_LIMIT),
+    }
+}
+
+pub(super) fn gpu_memory_limit_ratio(target: &Target, view: &View) -> Value {
+    view.or_more(target, joined(of_cgroups(target, view, cgroup_memory::limit_ratio), f64::max))
 }
 
 pub(super) fn has_lease(target: &Target, view: &View) -> Value {

@@ -81,6 +81,8 @@ pub(super) struct TestProcess {
     pub(super) until: usize,
     /// Limit of its quota.
     pub(super) quota: Option<u64>,
+    /// GPU memory limit of its cgroup, [`NO_LIMIT`](bailiff_snapshot::cgroup_memory::NO_LIMIT) for none.
+    pub(super) cgroup_limit: Option<u64>,
     pub(super) quota_denied: Timeline<f64>,
     pub(super) mps_status: Timeline<String>,
     pub(super) vram: Timeline<f64>,

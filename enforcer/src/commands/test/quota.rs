@@ -1,7 +1,11 @@
 //! The shared quotas of a synthetic node: one for each process that has a limit.
 
+use std::collections::BTreeMap;
+
+use bailiff_snapshot::cgroup_memory::NO_LIMIT;
 use bailiff_snapshot::{
-    Label as _, Mps, MpsServer, MpsStatus, ProcessKey, Quota, QuotaGpu, QuotaProcess, Truth, wire,
+    CgroupMemory, Label as _, LimitBackend, Mps, MpsServer, MpsStatus, ProcessKey, Quota, QuotaGpu,
+    QuotaProcess, Truth, wire,
 };
 
 use super::fixture::{Fixture, TestProcess, whole};
@@ -52,6 +56,21 @@ fn quota(fixture: &Fixture, actor: &TestProcess, (sample, gpus): (usize, &[wire:
         processes: vec![process],
         ..Quota::default()
     }
+}
+
+/// Returns the memory limits of the cgroups of processes on a GPU.
+pub(super) fn cgroups(actors: &[&TestProcess], sample: usize) -> Vec<CgroupMemory> {
+    let mut rows: BTreeMap<&str, CgroupMemory> = BTreeMap::new();
+    for actor in actors {
+        let cgroup = actor.facts.place.cgroup.as_str();
+        let new =
+            || CgroupMemory { used: Some(0), ..CgroupMemory::unknown(cgroup.to_owned(), LimitBackend::Dmem) };
+        let row = rows.entry(cgroup).or_insert_with(new);
+        row.effective = row.effective.or(actor.cgroup_limit);
+        row.hard = row.effective.filter(|limit| *limit != NO_LIMIT);
+        row.used = row.used.zip(actor.vram.at(sample).map(whole)).map(|(sum, bytes)| sum + bytes);
+    }
+    rows.into_values().collect()
 }
 
 /// Returns all servers; `None` if the test gives no status, or no daemon responds.

@@ -15,6 +15,7 @@ use bailiff_engine::policy::Policy;
 use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::Hold;
 use bailiff_engine::yaml::{self, Data, Fault, Faults, Fields, Node};
+use bailiff_snapshot::cgroup_memory::NO_LIMIT;
 use bailiff_snapshot::{ClockEvent, RecoveryAction};
 
 /// Default start of a test: 2026-01-01T00:00:00Z.
@@ -243,6 +244,10 @@ fn actor(
     Some(TestProcess {
         pid: fields.given("process", yaml::count, faults)?,
         quota: fields.given("quota", bytes, faults),
+        cgroup_limit: match fields.get("gpu_memory_limit").and_then(Node::text) {
+            Some("none") => Some(NO_LIMIT),
+            _ => fields.given("gpu_memory_limit", bytes, faults),
+        },
         quota_denied: plays(&series, ("quota_denied", Unit::Count), faults),
         facts: facts(&fields, uid, faults),
         holds,

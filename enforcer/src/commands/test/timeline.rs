@@ -5,8 +5,7 @@ use std::sync::Arc;
 use bailiff_snapshot::{Fault, PidNamespace, State, Word, millis, wire};
 
 use super::fixture::{Fixture, TestProcess, UPTIME, percent, whole};
-use super::quota::mps;
-use super::quota::quotas;
+use super::quota::{cgroups, mps, quotas};
 use super::series::Timeline;
 
 /// Counters of one process.
@@ -98,8 +97,9 @@ impl<'a> TimelineReader<'a> {
         let device = &self.fixture.devices[place];
         let answers = device.answers(sample) && self.fixture.up("nvml", sample);
         let on_it = |actor: &&TestProcess| actor.holds.contains(&place) && actor.is_there(sample);
-        let holders = self.fixture.actors.iter().filter(|_| answers).filter(on_it);
-        let holders: Vec<wire::Holder> = holders.map(|actor| actor.holder(sample)).collect();
+        let actors = self.fixture.actors.iter().filter(|_| answers).filter(on_it);
+        let actors: Vec<&TestProcess> = actors.collect();
+        let holders: Vec<wire::Holder> = actors.iter().map(|actor| actor.holder(sample)).collect();
         let known: Option<u64> = holders.iter().map(|holder| holder.memory).sum();
         let unaccounted = match device.unaccounted {
             Timeline::Never => Some(0),
@@ -129,6 +129,7 @@ impl<'a> TimelineReader<'a> {
             row_remap_failed: device.row_remap_failed.at(sample).map(|flag| flag > 0.0),
             ecc_uncorrected: device.ecc_uncorrected.at(sample).map(whole),
             xids: device.xid.at(sample).map(|xid| (whole(xid), 1)).into_iter().collect(),
+            cgroups: cgroups(&actors, sample),
             holders,
             ..wire::Gpu::default()
         }
