@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::output::{print_message, print_stdout};
+use crate::output::{escaped, print_message, print_stdout};
 use bailiff_lease::LeaseError;
 
 /// A failed command: an exit code of `sysexits.h` or `timeout(1)`, and a message.
@@ -96,10 +96,12 @@ pub(crate) fn succeed(text: &str) -> Result<ExitCode, Failure> {
 
 impl From<LeaseError> for Failure {
     fn from(error: LeaseError) -> Self {
+        // It can contain what a server responded.
+        let text = escaped(&error.to_string());
         match error {
-            LeaseError::Address(_) | LeaseError::NotLocalHost(_) => Self::usage(error.to_string()),
-            LeaseError::HeldElsewhere(_) => Self::not_ours(error.to_string()),
-            _ => Self::unavailable(error.to_string()),
+            LeaseError::Address(_) | LeaseError::NotLocalHost(_) => Self::usage(text),
+            LeaseError::HeldElsewhere(_) => Self::not_ours(text),
+            _ => Self::unavailable(text),
         }
     }
 }

@@ -7,7 +7,25 @@ use std::io::{self, Write};
 /// it does not end the monitoring of a command.
 pub(crate) fn print_message(text: impl Display) {
     // One write, so that the lines of other processes do not interleave.
-    write_stderr(&format!("bailiff: {text}\n"));
+    write_stderr(&format!("bailiff: {}\n", printable(&text.to_string())));
+}
+
+/// Escapes characters that are not printable, except line feeds. Texts can come from other users and servers.
+pub(crate) fn printable(text: &str) -> String {
+    text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
+}
+
+/// Escapes characters that are not printable.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if bailiff_exposition::is_unprintable(letter) {
+            escaped.extend(letter.escape_default());
+        } else {
+            escaped.push(letter);
+        }
+    }
+    escaped
 }
 
 /// Joins the texts of items.
@@ -26,5 +44,17 @@ pub(crate) fn print_stdout(text: &str) -> io::Result<bool> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_others_are_escaped() {
+        let name = "Jürgen\x1b[2J\n\u{202e}";
+        assert_eq!(escaped(name), "Jürgen\\u{1b}[2J\\n\\u{202e}");
+        assert_eq!(printable(name), "Jürgen\\u{1b}[2J\n\\u{202e}", "a message can have several lines");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bailiff_engine::guard;
 use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
 use bailiff_proc::clock::Deadline;
-use bailiff_proc::{Files, LATE, Proc, Process, ReadError, unless_gone};
+use bailiff_proc::{Files, LATE, Proc, Process, ReadError, StatusReads, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::text_limit::LONGEST_PATH;
 use bailiff_snapshot::{Place, ProcessKey, State, Status};
@@ -90,10 +90,11 @@ impl Processes {
         people.retain(|pid, _| pids.contains(pid) && !again.contains(pid) && !before.unread.contains(pid));
         let new: Vec<u32> = pids.into_iter().filter(|pid| !people.contains_key(pid)).collect();
         let read = self.proc.each(new, None, |proc, pid| Read::of(&proc.process(pid)?));
-        let (mut places, mut unread) = (Places::new(), BTreeMap::new());
+        let (mut places, mut unread, mut reads) = (Places::new(), BTreeMap::new(), StatusReads::default());
         for (pid, read) in read.map_err(ProcessTableError::Unreadable)? {
             if read.as_ref().is_err_and(|error| *error == LATE) {
-                unread.extend(self.person_from_status(pid)?.map(|person| (pid, person)));
+                let read = self.proc.process(pid).and_then(|it| Read::of_status(&it, &mut reads));
+                unread.extend(known(pid, read)?.map(|read| (pid, read.person(&mut places))));
             } else {
                 people.extend(known(pid, read)?.map(|read| (pid, read.person(&mut places))));
             }
@@ -107,7 +108,8 @@ impl Processes {
     /// # Errors
     /// If the process exists and cannot be read.
     pub fn person_from_status(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
-        let read = self.proc.process(pid).and_then(|process| Read::of_status(&process));
+        let mut reads = StatusReads::default();
+        let read = self.proc.process(pid).and_then(|process| Read::of_status(&process, &mut reads));
         Ok(known(pid, read)?.map(|read| read.person(&mut Places::new())))
     }
 
@@ -273,8 +275,8 @@ impl Read {
     }
 
     /// Reads what the process cannot make hang.
-    fn of_status(process: &Process) -> Result<Self, ReadError> {
-        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.stat_from_status()?);
+    fn of_status(process: &Process, reads: &mut StatusReads) -> Result<Self, ReadError> {
+        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, reads.stat(process)?);
         Ok(Self { stat, uid, cgroup, exe: None, exe_uid: None })
     }
 

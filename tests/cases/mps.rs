@@ -9,6 +9,7 @@
 )]
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -122,9 +123,21 @@ fn root_starts_no_daemon_in_a_directory_of_another_user() {
     let machine = Machine::new("550");
     let pipes = machine.mps.pipes("a");
     std::fs::create_dir_all(&pipes).unwrap();
+    let refused = |why: &str| {
+        let (code, printed) = machine.run("a", &["start", "--gpu", "1"]);
+        assert!(code == Some(69) && printed.contains(why), "{printed}");
+        printed
+    };
     std::os::unix::fs::chown(&pipes, Some(4002), None).unwrap();
-    let (code, printed) = machine.run("a", &["start", "--gpu", "1"]);
-    assert!(code == Some(69) && printed.contains("must be a directory of root"), "{printed}");
+    refused("must be a directory that only root can change");
+    std::os::unix::fs::chown(&pipes, Some(0), None).unwrap();
+    std::fs::set_permissions(&pipes, std::fs::Permissions::from_mode(0o777)).unwrap();
+    refused("must be a directory that only root can change");
+    std::fs::set_permissions(&pipes, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let above = pipes.parent().unwrap();
+    std::os::unix::fs::chown(above, Some(4002), None).unwrap();
+    let printed = refused("another user can replace it");
+    std::os::unix::fs::chown(above, Some(0), None).unwrap();
     assert!(machine.mps.smi_calls().is_empty(), "{printed}");
 }
 

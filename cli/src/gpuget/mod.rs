@@ -18,6 +18,7 @@ use bailiff_lease::{LeaseError, Pool};
 
 use crate::lease::LEASE;
 use crate::lease::abandoned::{abandoned, freeable};
+use crate::output::printable;
 use crate::python::usage;
 use arguments::{Arguments, Parsed, parse};
 use environment::{Environment, PoolAddress};
@@ -190,10 +191,10 @@ fn parent() -> u32 {
 /// Prints a line on standard output; a closed pipe is [`Failure::ClosedPipe`].
 fn print_line(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    Ok(writeln!(out, "{text}").and_then(|()| out.flush())?)
+    Ok(writeln!(out, "{}", printable(text)).and_then(|()| out.flush())?)
 }
 
 /// Prints a line on standard error.
 fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{NAME}: {text}");
+    let _ = writeln!(std::io::stderr(), "{NAME}: {}", printable(text));
 }

@@ -163,19 +163,6 @@ pub(super) fn holder<'a>(audit: &'a Audit, gpu: &Gpu) -> Option<&'a Lease> {
     lease(audit, gpu.owner.as_deref()?)
 }
 
-/// Escapes control characters in names from other users.
-pub(super) fn escaped(text: &str) -> String {
-    text.chars()
-        .flat_map(
-            |letter| if bailiff_exposition::is_unprintable(letter) { escape(letter) } else { vec![letter] },
-        )
-        .collect()
-}
-
-fn escape(letter: char) -> Vec<char> {
-    letter.escape_default().collect()
-}
-
 /// Returns the process that runs this one. Shells fork subshells for `$(…)` and pipes, which exit with their command;
 /// for these, the shell that forked them is returned.
 pub(super) fn runner() -> Option<u32> {
@@ -216,11 +203,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_times_and_names_are_formatted() {
+    fn spans_and_times_are_formatted() {
         assert_eq!(span(0), "0s");
         assert_eq!(span(200_900), "3m 20s");
         assert_eq!(span(93_784_000), "1day 2h");
         assert_eq!(time(1_763_762_626_500).unwrap(), "2025-11-21T22:03:46.5Z");
-        assert_eq!(escaped("Jürgen\x1b[2J"), "Jürgen\\u{1b}[2J");
     }
 }

@@ -8,11 +8,11 @@ use bailiff_lease::holder::LocalHost;
 use serde_json::{Value, json};
 
 use super::abandoned::abandoned;
-use super::format::{self, as_json, escaped, holder, lease, span};
+use super::format::{self, as_json, holder, lease, span};
 use super::request::user_name;
 use super::{flags, gpus, open};
 use crate::exit::{Failure, succeed};
-use crate::output::{joined, print_message, print_stdout};
+use crate::output::{escaped, joined, print_message, print_stdout};
 
 /// Prints the GPUs, their leases and the queue.
 pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {

@@ -8,9 +8,10 @@ use bailiff_lease::log::Event;
 use serde_json::{Map, Value};
 
 use super::flags;
-use super::format::{escaped, time};
+use super::format::time;
 use super::redis;
 use crate::exit::Failure;
+use crate::output::escaped;
 
 /// The maximum wait for new events per Redis query.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -49,7 +50,7 @@ pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
 }
 
 fn line(event: &Event) -> String {
-    let when = event.at().and_then(time).unwrap_or_else(|| event.id.clone());
+    let when = event.at().and_then(time).unwrap_or_else(|| escaped(&event.id));
     let about: Vec<String> =
         event.about.iter().map(|(field, value)| format!(" {}={}", escaped(field), escaped(value))).collect();
     format!("{when} {}{}", escaped(&event.what), about.concat())

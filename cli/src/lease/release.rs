@@ -12,7 +12,7 @@ use super::format::{self, ids};
 use super::list::state;
 use super::{LEASE, offset, open, redis};
 use crate::exit::{Failure, succeed};
-use crate::output::{joined, print_message, print_stdout};
+use crate::output::{escaped, joined, print_message, print_stdout};
 
 /// Releases a lease.
 pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
@@ -20,27 +20,35 @@ pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
     if flags.mine {
         return release_all_own(&mut *pool);
     }
-    let (lease, token) = match (&flags.gpu, &flags.lease) {
-        (Some(gpu), _) => lease_of_gpu(&mut *pool, gpu)?,
-        (None, lease) => (lease.clone().unwrap_or_default(), None),
+    let by = (offset(), std::process::id());
+    let (released, lease) = match (&flags.gpu, &flags.lease) {
+        (Some(gpu), _) => {
+            let (gpu, lease, token) = lease_of_gpu(&mut *pool, gpu)?;
+            (pool.release_gpu(&gpu, (&lease, token), by)?, lease)
+        }
+        (None, lease) => {
+            let lease = lease.clone().unwrap_or_default();
+            (pool.release(&lease, None, by)?, lease)
+        }
     };
-    match pool.release(&lease, token, (offset(), std::process::id()))? {
+    match released {
         Released::Done | Released::Already(_) => Ok(ExitCode::SUCCESS),
         Released::Lost => Err(Failure::not_ours("the lease was lost: its GPUs belong to another lease now")),
         Released::Unknown => Err(Failure::unknown(format!("unknown lease {lease:?}"))),
     }
 }
 
-/// Returns the lease of a GPU, and its token. With a token, no waiting request is withdrawn: in the machine's own pool, the
+/// Returns the id of a GPU, its lease, and the lease's token. With a token, no waiting request is withdrawn: in the machine's own pool, the
 /// holder can write the name of another user's request into the record.
-fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<(String, Option<u64>), Failure> {
+fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<(String, String, Option<u64>), Failure> {
     let audit = pool.audit()?;
     let names: Vec<_> = audit.gpus.iter().map(|gpu| (gpu.id.clone(), gpu.uuid.clone())).collect();
     let requested = ids(&names, gpu)?;
     let target = audit.gpus.iter().find(|gpu| requested.first() == Some(&gpu.id));
     let owner = target.and_then(|gpu| gpu.owner.clone());
     let token = |lease: &String| audit.leases.iter().find(|it| it.lease == *lease)?.number("tok");
-    owner.map(|lease| (lease.clone(), token(&lease))).ok_or_else(|| {
+    let id = target.map(|gpu| gpu.id.clone());
+    id.zip(owner).map(|(id, lease)| (id, lease.clone(), token(&lease))).ok_or_else(|| {
         Failure::not_ours(match target.map(state) {
             Some("unknown") => format!("GPU {gpu} has no lease that is visible here"),
             _ => format!("GPU {gpu} is not leased"),
@@ -63,7 +71,11 @@ fn release_all_own(pool: &mut dyn Leases) -> Result<ExitCode, Failure> {
             Ok(Released::Lost) => {
                 refused = Some(Failure::not_ours("a lease was lost: its GPUs belong to another lease now"));
             }
-            Ok(_) => released += 1,
+            Ok(Released::Done | Released::Already(_)) => released += 1,
+            Ok(Released::Unknown) => {
+                refused =
+                    Some(Failure::not_ours(format!("the record of lease {:?} has changed", lease.lease)));
+            }
             Err(error @ (LeaseError::HeldElsewhere(_) | LeaseError::NotNow(_) | LeaseError::Blocked(_))) => {
                 refused = Some(error.into());
             }
@@ -107,11 +119,12 @@ pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     kept.iter().for_each(print_message);
     if flags.dry_run {
         let line = |(lease, why): (&Lease, &str)| {
-            format!("{} GPU {} {why}\n", lease.lease, joined(lease.gpus(), ","))
+            let name_and_gpus = format!("{} GPU {}", lease.lease, joined(lease.gpus(), ","));
+            format!("{} {why}\n", escaped(&name_and_gpus))
         };
         let abandoned_line = |abandoned: &Abandoned<'_>| {
             let lease = abandoned.lease.map_or("-", |lease| &lease.lease);
-            format!("{lease} GPU {} its process has exited\n", abandoned.gpu.id)
+            format!("{} GPU {} its process has exited\n", escaped(lease), escaped(&abandoned.gpu.id))
         };
         let lines = audit.to_reap(&local_host).into_iter().map(line);
         return succeed(&lines.chain(free.iter().map(abandoned_line)).collect::<String>());

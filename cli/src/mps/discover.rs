@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_mps::control::{self, Question};
-use bailiff_mps::{Control, ControlError, reply};
+use bailiff_mps::{Control, ControlError, place, reply};
 use bailiff_snapshot::{MpsStatus, Sample};
 
 use super::flags::Common;
-use super::node::{self, MpsProcess, MpsProcesses, Pipes};
+use super::node::{self, MpsProcess, MpsProcesses, Pipes, is_trusted};
 use super::report::{Client, Daemon, MpsReport, Orphan, ReportedGpu, Server, State};
 use crate::args::Machine;
 use crate::doctor::driver;
@@ -20,6 +20,10 @@ use crate::lease::request::user_name;
 const MAX_GPUS: usize = 16;
 /// Maximum number of parallel queries. A daemon that hangs takes seconds, so others are queried meanwhile.
 const MAX_PARALLEL: usize = 16;
+/// Maximum number of daemons of one other user, and of all other users, that are queried. One that does not respond costs
+/// seconds.
+const MOST_OF_ONE: usize = 4;
+const MOST_OF_OTHERS: usize = 64;
 
 /// Collects the report of `bailiff mps status`.
 pub(super) fn collect(common: &Common) -> MpsReport {
@@ -65,7 +69,17 @@ pub(crate) fn running(machine: &Machine) -> (Vec<Daemon>, Vec<u32>) {
 
 /// Returns the pipe directories in the daemons' environments.
 fn daemon_pipe_dirs(node: &MpsProcesses) -> BTreeSet<PathBuf> {
-    node.daemons.iter().filter_map(|daemon| Some(daemon.details.pipes()?.to_owned())).collect()
+    let mut of_users: BTreeMap<u32, usize> = BTreeMap::new();
+    let counts = |daemon: &&MpsProcess<place::Daemon>| {
+        let count = of_users.entry(daemon.uid).or_default();
+        *count += 1;
+        is_trusted(daemon.uid) || *count <= MOST_OF_ONE
+    };
+    // Those of root and the current user are not displaced by those of others.
+    let (trusted, others): (Vec<_>, Vec<_>) =
+        node.daemons.iter().filter(counts).partition(|daemon| is_trusted(daemon.uid));
+    let directory = |daemon: &MpsProcess<place::Daemon>| Some(daemon.details.pipes()?.to_owned());
+    trusted.into_iter().chain(others.into_iter().take(MOST_OF_OTHERS)).filter_map(directory).collect()
 }
 
 /// Returns the pipe directories to query: those of daemons, and the configured one if it has a socket.

@@ -80,7 +80,7 @@ impl MpsProcesses {
 }
 
 /// Returns whether the environment of a process is trusted: it runs as root or as the current user.
-fn is_trusted(uid: u32) -> bool {
+pub(super) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 

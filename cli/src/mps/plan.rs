@@ -26,6 +26,9 @@ const TRIES: u32 = 100;
 
 /// Pause between two attempts to query the started daemon.
 const INTERVAL: Duration = Duration::from_millis(50);
+/// Mode bits: writable for the group or all users, and that users can only replace their own entries.
+const OTHERS: u32 = 0o022;
+const STICKY: u32 = 0o1000;
 
 /// A daemon to start, with its GPUs and environment.
 pub(super) struct Plan<'a> {
@@ -64,8 +67,8 @@ pub(super) fn plan(flags: &Start) -> Result<Plan<'_>, Failure> {
     Ok(Plan { flags, control, pipes, gpus, variables })
 }
 
-/// Creates a directory, if that is wanted, unless it exists. Fails if it is not root's: the daemon of root would follow
-/// links in it, and clients would connect to a socket that its owner can replace.
+/// Creates a directory, if that is wanted, unless it exists. Fails if another user can change it or replace it: the daemon
+/// of root would follow links in it, and clients would connect to a socket that the user can replace.
 fn check_is_roots(directory: &Path, create: bool) -> Result<(), Failure> {
     let failed =
         |why: &dyn std::fmt::Display| Failure::unavailable(format!("{}: {why}", directory.display()));
@@ -74,11 +77,27 @@ fn check_is_roots(directory: &Path, create: bool) -> Result<(), Failure> {
         let _ = DirBuilder::new().mode(0o755).create(directory);
     }
     match fs::symlink_metadata(directory) {
-        Ok(found) if found.is_dir() && found.uid() == 0 => Ok(()),
-        Ok(_) => Err(failed(&"must be a directory of root, because root starts the daemon")),
+        Ok(found) if found.is_dir() && found.uid() == 0 && found.mode() & OTHERS == 0 => {
+            let parent =
+                directory.parent().unwrap_or(directory).canonicalize().map_err(|why| failed(&why))?;
+            match parent.ancestors().find(|above| !keeps_entries(above)) {
+                Some(above) => Err(failed(&format!("another user can replace it in {}", above.display()))),
+                None => Ok(()),
+            }
+        }
+        Ok(_) => {
+            Err(failed(&"must be a directory that only root can change, because root starts the daemon"))
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(&error)),
     }
+}
+
+/// Returns whether only root can replace entries of root in a directory.
+fn keeps_entries(directory: &Path) -> bool {
+    let is_kept =
+        |found: fs::Metadata| found.uid() == 0 && (found.mode() & OTHERS == 0 || found.mode() & STICKY != 0);
+    fs::metadata(directory).is_ok_and(is_kept)
 }
 
 /// Fails if a daemon already runs in the pipe directory, or if servers of an exited daemon still run there.

@@ -66,6 +66,20 @@ pub trait Leases: Send {
     /// If the pool does not respond. The call can be repeated.
     fn release(&mut self, lease: &str, token: Option<u64>, by: (i32, u32)) -> Result<Released, LeaseError>;
 
+    /// Ends the lease of one GPU. In the machine's own pool, no other GPU is considered, because users can write the name
+    /// of any lease into their own records.
+    ///
+    /// # Errors
+    /// If the pool does not respond. The call can be repeated.
+    fn release_gpu(
+        &mut self,
+        _gpu: &str,
+        (lease, token): (&str, Option<u64>),
+        by: (i32, u32),
+    ) -> Result<Released, LeaseError> {
+        self.release(lease, token, by)
+    }
+
     /// Transfers a lease to the process for which it was taken, or to no process. `about` contains the new holder's
     /// fields.
     ///

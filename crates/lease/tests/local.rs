@@ -321,6 +321,18 @@ fn withdrawn_ticket_ends_its_wait() {
 }
 
 #[test]
+fn release_of_a_gpu_considers_no_other() {
+    let (_directory, path) = create_pool(2);
+    let (_holder, status) = request(&path, "holder", 1);
+    let gpu = granted_gpus(status)[0];
+    let mut other = Local::at(&path);
+    let lease = ("holder", None);
+    assert_eq!(other.release_gpu(&(1 - gpu).to_string(), lease, BY), Ok(Released::Unknown));
+    let held = other.release_gpu(&gpu.to_string(), lease, BY);
+    assert!(matches!(held, Err(LeaseError::HeldElsewhere(_))), "{held:?}");
+}
+
+#[test]
 fn shrunk_pool_refuses_too_large_requests() {
     let (_directory, path) = create_pool(2);
     let (holder, _) = request(&path, "holder", 1);

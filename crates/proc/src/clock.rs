@@ -45,6 +45,11 @@ pub fn running() -> Duration {
     of(ClockId::Monotonic)
 }
 
+/// Returns the CPU time of this thread.
+pub fn cpu_time() -> Duration {
+    of(ClockId::ThreadCPUTime)
+}
+
 /// Returns the time since boot including suspend (`CLOCK_BOOTTIME`), the clock of snapshots.
 pub fn since_boot() -> Duration {
     of(ClockId::Boottime)

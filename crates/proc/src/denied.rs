@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FileType, StatxFlags, major, makedev, minor, statx};
+use rustix::fs::{AtFlags, FileType, Mode, StatxFlags, major, makedev, minor, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -38,19 +38,22 @@ pub struct Attributes {
     pub owner: u32,
     /// Major and minor number, if the file is a character device.
     pub character: Option<(u32, u32)>,
+    /// Whether it is a program that runs as the owner of its file.
+    pub is_setuid: bool,
 }
 
 impl Attributes {
     pub(crate) fn new((device, inode, owner): (u64, u64, u32), mode: u32, special: u64) -> Self {
         let is_character = FileType::from_raw_mode(mode) == FileType::CharacterDevice;
         let character = is_character.then(|| (major(special), minor(special)));
-        Self { device, inode, owner, character }
+        let is_setuid = Mode::from_raw_mode(mode).contains(Mode::SUID);
+        Self { device, inode, owner, character, is_setuid }
     }
 
     /// Returns the attributes that the kernel has cached: a query may hang on a user's file system or an unreachable
     /// server.
     pub(crate) fn cached(directory: impl AsFd, name: &str) -> Result<Self, Errno> {
-        let mask = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::UID;
+        let mask = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::INO | StatxFlags::UID;
         let found = statx(directory, name, AtFlags::STATX_DONT_SYNC, mask)?;
         let device = makedev(found.stx_dev_major, found.stx_dev_minor);
         let special = makedev(found.stx_rdev_major, found.stx_rdev_minor);

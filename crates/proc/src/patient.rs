@@ -11,10 +11,11 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bailiff_snapshot::{SUBORDINATE_UIDS, SubordinateUids};
+use bailiff_snapshot::stat::Stat;
+use bailiff_snapshot::{FIRST_USER, SUBORDINATE_UIDS, Status, SubordinateUids};
 use rustix::fs::fstat;
 
-use crate::clock::{Deadline, running};
+use crate::clock::{Deadline, cpu_time, running};
 use crate::directory::{Directory, LATE, ReadError};
 use crate::process::{Proc, Process};
 
@@ -27,6 +28,9 @@ const PERIOD: Duration = Duration::from_mins(1);
 /// Likewise for one walk over many processes.
 const MOST_IN_A_WALK: Duration = Duration::from_millis(200);
 const SHORT: Duration = Duration::from_millis(1);
+/// Time that reads of `status` of a user's processes may take in one walk. A process with 65,536 groups, which a user with
+/// subordinate gids can have, costs 20 ms.
+const MOST_FOR_STATUS: Duration = Duration::from_millis(100);
 /// Maximum number of reads that hang, of the processes of one user, and of all users other than root. Then no further
 /// process of the user is read. Each such read has a thread and up to five descriptors, of which a process may have 1,024.
 const MOST: usize = 8;
@@ -47,6 +51,9 @@ struct AllReads {
     subordinate: SubordinateUids,
     /// End of the period for which the limit of time applies.
     period: Option<Deadline>,
+    /// Whether a read of a process of a system user was slow in this period. A user can cause that with a setuid program,
+    /// so the processes of system users then count for their real uid.
+    by_real_uid: bool,
 }
 
 /// Reads of the processes of one user.
@@ -82,6 +89,7 @@ impl AllReads {
         if self.period.is_none_or(Deadline::passed) {
             self.period = Some(Deadline::after(PERIOD));
             self.subordinate = subordinate_uids();
+            self.by_real_uid = false;
             self.users.retain(|_, reads| {
                 reads.spent = Duration::ZERO;
                 !reads.processes.is_empty()
@@ -118,6 +126,7 @@ impl AllReads {
     fn add(&mut self, uid: u32, process: u64) -> u32 {
         self.renew();
         let user = self.user(uid);
+        self.by_real_uid |= uid < FIRST_USER;
         self.users.entry(user).or_default().processes.insert(process);
         user
     }
@@ -133,8 +142,50 @@ impl AllReads {
     fn spend(&mut self, uid: u32, took: Duration) -> u32 {
         self.renew();
         let user = self.user(uid);
+        self.by_real_uid |= uid < FIRST_USER;
         self.users.entry(user).or_default().spent += took;
         user
+    }
+}
+
+/// Returns the uid for which reads of a process count; `uid` is the owner of its directory.
+fn charged(uid: u32, directory: impl FnOnce() -> Result<Directory, ReadError>) -> u32 {
+    if uid >= FIRST_USER || !lock(&HANGING).by_real_uid {
+        return uid;
+    }
+    let status = directory().and_then(|directory| directory.bytes("status"));
+    let uids = status.ok().and_then(|text| Status::new(&text).uids());
+    uids.and_then(|uids| uids.first().copied()).unwrap_or(uid)
+}
+
+/// Reads `status` of processes whose other reads hang, with a limit for each user.
+#[derive(Default)]
+pub struct StatusReads {
+    /// CPU time so far, by the key of the user.
+    spent: BTreeMap<u32, Duration>,
+}
+
+impl StatusReads {
+    /// Returns what `status` shows of a process's `stat`. If its user's processes have used up the limit, these are made-up
+    /// values of a child of pid 1 without a name.
+    ///
+    /// # Errors
+    /// If the process has exited, or `status` cannot be read.
+    pub fn stat(&mut self, process: &Process) -> Result<Stat, ReadError> {
+        let uid = process.owned()?.0;
+        if self.used_up(uid) {
+            return Ok(Stat::unknown(process.pid()));
+        }
+        let began = cpu_time();
+        let stat = process.stat_from_status();
+        *self.spent.entry(lock(&HANGING).user(uid)).or_default() += cpu_time().saturating_sub(began);
+        stat
+    }
+
+    /// Returns whether the processes of a uid's user have used up the limit.
+    pub fn used_up(&self, uid: u32) -> bool {
+        let user = lock(&HANGING).user(uid);
+        user != 0 && self.spent.get(&user).is_some_and(|spent| *spent >= MOST_FOR_STATUS)
     }
 }
 
@@ -355,7 +406,10 @@ impl Proc {
         read: impl Fn(&Self, u32) -> Result<T, ReadError> + Send + Sync + 'static,
     ) -> Result<Reads<T>, ReadError> {
         let (proc, same) = (self.again()?, self.again()?);
-        let owner = move |pid: &u32| Ok((same.uid_of(*pid)?, u64::from(*pid)));
+        let owner = move |pid: &u32| {
+            let uid = charged(same.uid_of(*pid)?, || same.directory(&pid.to_string()));
+            Ok((uid, u64::from(*pid)))
+        };
         let read = move |pid: &u32| read(&proc, *pid);
         let mut pids = pids;
         if !lock(&HANGING).users.is_empty() {
@@ -393,7 +447,8 @@ impl Process {
 
     /// Returns the owner and the pid. After the process has exited, the owner is 0.
     fn owned(&self) -> Result<Owned, ReadError> {
-        Ok((fstat(&**self)?.st_uid, self.pid().into()))
+        let uid = fstat(&**self)?.st_uid;
+        Ok((charged(uid, || self.directory(".")), self.pid().into()))
     }
 }
 
@@ -406,7 +461,7 @@ impl Directory {
     ) -> Result<T, ReadError> {
         let owned = |directory: &Self| {
             let found = fstat(directory)?;
-            Ok((found.st_uid, found.st_ino))
+            Ok((charged(found.st_uid, || directory.again()), found.st_ino))
         };
         Walk::new(vec![self], (owned, read), (patience, None)).run().pop().unwrap_or(Err(LATE))
     }
@@ -426,6 +481,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::Proc;
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
 
     #[test]
@@ -511,6 +568,38 @@ mod tests {
             [0, 4002, 4005, 4006].map(|uid| progress.admits((uid, 7)).is_ok()),
             [true, false, true, true]
         );
+    }
+
+    #[test]
+    fn setuid_programs_count_for_their_user_once_reads_are_slow() {
+        let mut all = all_reads("");
+        all.spend(4002, SHORT);
+        assert!(!all.by_real_uid);
+        all.spend(0, SHORT);
+        assert!(all.by_real_uid);
+        all.period = Some(Deadline::after(Duration::ZERO));
+        all.renew();
+        assert!(!all.by_real_uid, "a new period");
+    }
+
+    /// The status of a process with 65,536 groups takes long to read. These tests run as root.
+    #[test]
+    fn reads_of_status_are_limited_for_each_user() {
+        let with_groups = "import os, time\nos.setgroups(range(65536))\nos.setuid(4002)\nprint(flush=True)\ntime.sleep(600)";
+        let mut child =
+            Command::new("python3").args(["-c", with_groups]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = [0];
+        child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+        let (proc, mut reads) = (Proc::own().unwrap(), StatusReads::default());
+        let process = proc.process(child.id()).unwrap();
+        let parent = std::process::id();
+        let of_time = (0..1000).take_while(|_| reads.stat(&process).unwrap().ppid == parent).count();
+        let ours = reads.stat(&proc.process(parent).unwrap()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!((1..1000).contains(&of_time), "{of_time} reads");
+        assert!(reads.used_up(4002) && !reads.used_up(0) && !reads.used_up(4005));
+        assert_eq!(ours.key.pid, parent, "a process of root");
     }
 
     #[test]

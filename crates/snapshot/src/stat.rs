@@ -26,6 +26,23 @@ pub struct Stat {
     pub kernel_thread: bool,
 }
 
+impl Stat {
+    /// Returns the values of a process about which nothing is known.
+    pub const fn unknown(pid: u32) -> Self {
+        Self {
+            key: ProcessKey { pid, start_ticks: 0 },
+            comm: String::new(),
+            state: State::Unknown,
+            ppid: 1,
+            session: 0,
+            cpu_ticks: 0,
+            reaped_ticks: None,
+            threads: 1,
+            kernel_thread: false,
+        }
+    }
+}
+
 /// Number of the last field that is parsed.
 const LAST: usize = 22;
 const PF_KTHREAD: u32 = 0x0020_0000;

@@ -13,6 +13,15 @@ pub enum Truth (default Unknown) {
 }
 
 impl Truth {
+    /// Returns whether it is true; `None` if that is unknown.
+    pub const fn known(self) -> Option<bool> {
+        match self {
+            Self::False => Some(false),
+            Self::Unknown => None,
+            Self::True => Some(true),
+        }
+    }
+
     /// Returns whether both are true.
     pub const fn and(self, other: Self) -> Self {
         // In the order false, unknown, true, the smaller value is the conjunction.
@@ -35,6 +44,12 @@ impl std::ops::Not for Truth {
             Self::False => Self::True,
             Self::Unknown => Self::Unknown,
         }
+    }
+}
+
+impl From<Option<bool>> for Truth {
+    fn from(known: Option<bool>) -> Self {
+        known.map_or(Self::Unknown, Self::from)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::slurm::is_slurmstepd;
 use crate::stat::Stat;
 use crate::text_limit::fits;
-use crate::{Place, ProcessKey};
+use crate::{Place, ProcessKey, Truth};
 
 /// Maximum number of consecutive ancestors that started in the same clock tick. More of them are a loop,
 /// because parents are otherwise older than their children.
@@ -284,12 +284,12 @@ pub fn workload(node: &Node, lookup: impl FnMut(u32) -> Lookup) -> Option<Worklo
     }
 }
 
-/// Returns whether a process descends from a certain ancestor, across all workloads. `meant` returns
-/// `Some(true)` for that ancestor, `Some(false)` if neither this nor a further ancestor can be it, and `None`
-/// to continue upwards. The result is `None` if an ancestor could not be read before the decision.
+/// Returns whether a process descends from a certain ancestor, across all workloads. `meant` returns `Some` of the result
+/// if the ancestor decides it, and `None` to continue upwards. The result is `None` if it is unknown, for example because
+/// an ancestor could not be read before the decision.
 pub fn descends(
     node: &Node,
-    meant: impl Fn(ProcessKey) -> Option<bool>,
+    meant: impl Fn(ProcessKey) -> Option<Truth>,
     lookup: impl FnMut(u32) -> Lookup,
 ) -> Option<bool> {
     let mut climb = Climb { lookup, in_a_tick: 0 };
@@ -301,32 +301,34 @@ pub fn descends(
             Lookup::Unknown => return None,
         };
         if let Some(answer) = meant(below.key) {
-            return Some(answer);
+            return answer.known();
         }
     }
 }
 
 /// Returns the start time of the nearest ancestor that was read, as that of each of these processes, which were not: a
-/// process does not start before its parent. `parent` returns the parent of a process that was not read.
+/// process does not start before its parent. With each of them, returns its distance from that ancestor. `parent` returns
+/// the parent of a process that was not read.
 pub fn starts_of_ancestors(
     pids: impl ExactSizeIterator<Item = u32>,
     parent: impl Fn(u32) -> Option<u32>,
     start: impl Fn(u32) -> Option<u64>,
-) -> HashMap<u32, u64> {
+) -> HashMap<u32, (u64, u32)> {
     let most = pids.len();
-    let mut starts: HashMap<u32, u64> = HashMap::with_capacity(most);
+    let mut starts: HashMap<u32, (u64, u32)> = HashMap::with_capacity(most);
     for pid in pids {
         let (mut line, mut next) = (Vec::new(), Some(pid));
         // With a reused pid, processes may seem to descend from each other.
         let found = loop {
-            let Some(at) = next.filter(|_| line.len() <= most) else { break 0 };
-            if let Some(start) = starts.get(&at).copied().or_else(|| start(at)) {
-                break start;
+            let Some(at) = next.filter(|_| line.len() <= most) else { break (0, 0) };
+            if let Some(found) = starts.get(&at).copied().or_else(|| Some((start(at)?, 0))) {
+                break found;
             }
             line.push(at);
             next = parent(at);
         };
-        starts.extend(line.into_iter().map(|pid| (pid, found)));
+        let (start, depth) = found;
+        starts.extend(line.into_iter().rev().zip(depth + 1..).map(|(pid, depth)| (pid, (start, depth))));
     }
     starts
 }
@@ -499,8 +501,8 @@ mod tests {
         |pid| table.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There)
     }
 
-    fn is(pid: u32) -> impl Fn(ProcessKey) -> Option<bool> {
-        move |key| (key.pid == pid).then_some(true)
+    fn is(pid: u32) -> impl Fn(ProcessKey) -> Option<Truth> {
+        move |key| (key.pid == pid).then_some(Truth::True)
     }
 
     fn root(table: &HashMap<u32, Node>, pid: u32) -> Option<u32> {
@@ -596,8 +598,8 @@ mod tests {
         }
         let child = node(12, 11, 10, "python3");
         assert_eq!(workload(&child, |_| Lookup::Unknown), None);
-        assert_eq!(descends(&child, |_| Some(true), |_| Lookup::Unknown), None);
-        assert_eq!(descends(&child, |_| Some(true), |_| Lookup::Gone), Some(false));
+        assert_eq!(descends(&child, |_| Some(Truth::True), |_| Lookup::Unknown), None);
+        assert_eq!(descends(&child, |_| Some(Truth::True), |_| Lookup::Gone), Some(false));
     }
 
     #[test]
@@ -615,7 +617,19 @@ mod tests {
         machine.get_mut(&11).expect("it is there").set_workload(Some(&root_10));
         machine.remove(&10);
         assert_eq!(root(&machine, 12), Some(10));
-        assert_eq!(descends(&machine[&12], |_| Some(false), lookup(&machine)), Some(false));
+        assert_eq!(descends(&machine[&12], |_| Some(Truth::False), lookup(&machine)), Some(false));
+    }
+
+    #[test]
+    fn processes_that_were_not_read_start_with_their_ancestor_and_after_their_parents() {
+        let parents = HashMap::from([(30, 7), (20, 30), (40, 20), (50, 51), (51, 50), (60, 3)]);
+        let starts = starts_of_ancestors(
+            [20, 30, 40, 50, 51, 60].into_iter(),
+            |pid| parents.get(&pid).copied(),
+            |pid| (pid == 7).then_some(100),
+        );
+        assert_eq!([30, 20, 40].map(|pid| starts[&pid]), [(100, 1), (100, 2), (100, 3)]);
+        assert_eq!([50, 51, 60].map(|pid| starts[&pid].0), [0, 0, 0], "no ancestor was read");
     }
 
     /// Results are the same if the roots of older processes are already known.

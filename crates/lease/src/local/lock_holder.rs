@@ -21,10 +21,10 @@ use crate::{LeaseError, Released};
 /// How long a lock holder may take to exit.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Ends a lease of another process, or withdraws that process's ticket.
+/// Ends a lease of another process, on a certain GPU or any, or withdraws that process's ticket.
 pub(super) fn release(
     directory: &Directory,
-    (lease, token): (&str, Option<u64>),
+    (lease, token, only): (&str, Option<u64>, Option<&str>),
     local_host: &LocalHost,
 ) -> Result<Released, LeaseError> {
     let gate = directory.enter();
@@ -38,7 +38,8 @@ pub(super) fn release(
         Some(Err(_)) => return Ok(Released::Lost),
     }
     let mut ended = Released::Unknown;
-    for gpu in directory.managed()?.gpus {
+    let all = directory.managed()?.gpus.into_iter();
+    for gpu in all.filter(|gpu| only.is_none_or(|only| gpu.id.to_string() == only)) {
         let Ok((file, _)) = directory.gpu(gpu.id, OFlags::RDONLY) else { continue };
         let Some(record) = Record::read(&file).filter(|record| record.lease == lease) else { continue };
         let Some(inode) = Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive) else {

@@ -283,8 +283,20 @@ impl Leases for Local {
                 self.entries.remove(lease);
                 Ok(Released::Done)
             }
-            None => lock_holder::release(&*self.directory()?, (lease, token), &self.host),
+            None => lock_holder::release(&*self.directory()?, (lease, token, None), &self.host),
         }
+    }
+
+    fn release_gpu(
+        &mut self,
+        gpu: &str,
+        (lease, token): (&str, Option<u64>),
+        by: (i32, u32),
+    ) -> Result<Released, LeaseError> {
+        if self.entries.contains_key(lease) {
+            return self.release(lease, token, by);
+        }
+        lock_holder::release(&*self.directory()?, (lease, token, Some(gpu)), &self.host)
     }
 
     fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError> {

@@ -154,12 +154,16 @@ fn device_process(
 ) -> Result<Option<DeviceProcess>, ReadError> {
     let uid = process.owner().ok();
     let is_system = uid.is_some_and(|uid| uid < FIRST_USER);
-    // Users can send descriptors to daemons such as D-Bus, whose users are not root.
+    // Users can send descriptors to daemons such as D-Bus, whose users are not root, and programs such as sudo inherit them.
+    let is_setuid = || process.cached_attributes("exe").map_or(true, |program| program.is_setuid);
     let known_by = match known_by {
         KnownBy::Number if uid != Some(0) => KnownBy::OpenNumber,
         other => other,
     };
-    let minors = minors(process, (known_by, until))?;
+    let mut minors = self::minors(process, (known_by, until))?;
+    if known_by == KnownBy::Number && !minors.is_empty() && is_setuid() {
+        minors = self::minors(process, (KnownBy::OpenNumber, until))?;
+    }
     if minors.is_empty() {
         return Ok(None);
     }
@@ -171,8 +175,12 @@ fn device_process(
     Ok(Some(DeviceProcess { pid, start_ticks, comm: stat.comm, uid, minors }))
 }
 
-/// Returns whether a process descends from this program.
+/// Returns whether a process descends from this program. A user can make that slow, so it is not asked about processes of
+/// other users.
 fn is_ours(proc: &Proc, process: &DeviceProcess) -> bool {
+    if !process.uid.is_none_or(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw()) {
+        return false;
+    }
     let stat = |pid: &u32| proc.process(*pid).ok()?.stat_from_status().ok();
     let parent = |pid: &u32| stat(pid).map(|stat| stat.ppid).filter(|parent| *parent != 0);
     let mut ancestors = std::iter::successors(Some(process.pid), parent).skip(1).take(MOST_ANCESTORS);

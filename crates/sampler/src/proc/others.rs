@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_proc::clock::Deadline;
-use bailiff_proc::{LATE, Proc, Process, ReadError, unless_gone};
+use bailiff_proc::{LATE, Proc, Process, ReadError, StatusReads, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::text_limit::fits;
 use bailiff_snapshot::workload::{Home, enclosure};
@@ -203,9 +203,12 @@ impl Others {
     }
 
     /// Returns what can be read of a process that makes other reads hang: parent, session, owner, cgroup, but no start time.
-    pub(crate) fn read_status(&mut self, proc: &Proc, pid: u32) -> Result<Other, ReadError> {
-        let process = proc.process(pid)?;
-        let (stat, uid) = (process.stat_from_status()?, process.owner().ok());
+    pub(crate) fn read_status(
+        &mut self,
+        process: &Process,
+        reads: &mut StatusReads,
+    ) -> Result<Other, ReadError> {
+        let (stat, uid) = (reads.stat(process)?, process.owner().ok());
         Ok(Other { stat, uid, cgroup: cgroup(&mut self.cgroups, &process.cgroup()?) })
     }
 

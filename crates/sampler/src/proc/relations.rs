@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_proc::clock::Deadline;
-use bailiff_proc::{Proc, ReadError};
+use bailiff_proc::{Proc, ReadError, StatusReads};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Home, Lookup, Node, Workload, descends, starts_of_ancestors, workload};
-use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen, State, is_criu};
+use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen, State, Truth, is_criu};
 
 use super::orphan::{Member, OrphanTable};
 use super::others::{Limits, Other, Others, Program};
@@ -51,8 +51,8 @@ pub(crate) struct Relations {
     /// Processes without GPU memory.
     found: Vec<Other>,
     listed: Vec<(u32, u64)>,
-    /// Start times and pids, oldest process first.
-    order: Vec<(u64, u32)>,
+    /// Start times, depths and pids, oldest process first, and parents before their children.
+    order: Vec<(u64, u32, u32)>,
     ticks_per_second: f64,
     claims: Claims,
     commands: Commands,
@@ -62,7 +62,9 @@ pub(crate) struct Relations {
     /// Processes that were not read in time, and whether each holds GPU memory. Their start time in `table` is that of an
     /// ancestor.
     unread: BTreeMap<u32, bool>,
-    /// Whether one of them has the `comm` of an MPS program.
+    /// Reads of the `status` of these.
+    status_reads: StatusReads,
+    /// Whether one of them has, or may have, the `comm` of an MPS program.
     unread_mps: bool,
 }
 
@@ -70,19 +72,21 @@ struct Entry {
     node: Node,
     member: Member,
     is_holder: bool,
+    /// Number of ancestors that were not read in time, if the process was not, either.
+    depth: u32,
     workload: Option<Workload>,
-    /// Whether the process descends from a holder; `None` if not yet determined.
-    below: Option<bool>,
+    /// Whether the process descends from a holder; `None` if that was not yet determined.
+    below: Option<Truth>,
 }
 
 impl Entry {
     fn new(node: Node, member: Member, is_holder: bool) -> Self {
-        Self { node, member, is_holder, workload: None, below: None }
+        Self { node, member, is_holder, depth: 0, workload: None, below: None }
     }
 
-    /// Returns whether the process is a holder or descends from one.
-    fn of_a_holder(&self) -> Option<bool> {
-        if self.is_holder { Some(true) } else { self.below }
+    /// Returns whether the process is a holder or descends from one, as far as that was determined.
+    fn of_a_holder(&self) -> Option<Truth> {
+        if self.is_holder { Some(Truth::True) } else { self.below }
     }
 }
 
@@ -94,6 +98,7 @@ impl Relations {
             mps: settings.mps,
             walked: false,
             unread: BTreeMap::new(),
+            status_reads: StatusReads::default(),
             unread_mps: false,
             others: Others::new(ticks_per_second),
             table: HashMap::new(),
@@ -211,11 +216,12 @@ impl Relations {
     /// Adds the processes that were not read in time, because they can be members of workloads.
     fn enter_unread(&mut self, proc: &Proc, time: Time) -> Result<(), Gap> {
         let mut found = BTreeMap::new();
+        self.status_reads = StatusReads::default();
         for (pid, is_holder) in std::mem::take(&mut self.unread) {
             if time.climb_until.passed() {
                 return Err(Gap::Processes);
             }
-            match self.others.read_status(proc, pid) {
+            match proc.process(pid).and_then(|it| self.others.read_status(&it, &mut self.status_reads)) {
                 Ok(read) => drop(found.insert(pid, (read, is_holder))),
                 Err(ReadError::Gone) => {}
                 Err(error) => return Err(gap(error)),
@@ -226,11 +232,12 @@ impl Relations {
         let starts = starts_of_ancestors(found.keys().copied(), parent, start);
         for (pid, (other, is_holder)) in found {
             let Other { mut stat, uid, cgroup } = other;
-            stat.key.start_ticks = starts.get(&pid).copied().unwrap_or_default();
-            self.unread_mps |= stat.comm == Role::COMM;
+            let (start_ticks, depth) = starts.get(&pid).copied().unwrap_or_default();
+            stat.key.start_ticks = start_ticks;
+            self.unread_mps |= stat.comm == Role::COMM || stat.comm.is_empty();
             let node = Node::new(&stat, uid, cgroup.home.clone());
             let member = Member::new(&stat, cgroup.inside.clone());
-            self.table.insert(pid, Entry::new(node, member, is_holder));
+            self.table.insert(pid, Entry { depth, ..Entry::new(node, member, is_holder) });
             self.unread.insert(pid, is_holder);
         }
         Ok(())
@@ -250,7 +257,7 @@ impl Relations {
         // Parents come first, except those that started in the same clock tick.
         while count != below.len() {
             count = below.len();
-            for (_, pid) in &self.order {
+            for (_, _, pid) in &self.order {
                 let parent = self.table.get(pid).map_or(0, |entry| entry.node.ppid);
                 if below.contains(&parent) {
                     below.insert(*pid);
@@ -277,7 +284,9 @@ impl Relations {
         }
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let in_workload = facts.workload.as_ref().is_some_and(|workload| workloads.contains(workload));
-            facts.unread_relatives = in_workload || line.contains(&facts.key.pid);
+            // If a process of the same user was not read at all, it can be a relative.
+            let is_unknown = facts.uid.is_some_and(|uid| self.status_reads.used_up(uid));
+            facts.unread_relatives = in_workload || line.contains(&facts.key.pid) || is_unknown;
         }
     }
 
@@ -312,9 +321,12 @@ impl Relations {
     /// Finds all workloads, oldest process first, so that the result of a parent is reused.
     fn find_workloads(&mut self, unread: &HashSet<u32>) {
         self.order.clear();
-        self.order.extend(self.table.values().map(|entry| (entry.node.key.start_ticks, entry.node.key.pid)));
+        self.order.extend(self.table.values().map(|entry| {
+            let ProcessKey { pid, start_ticks } = entry.node.key;
+            (start_ticks, entry.depth, pid)
+        }));
         self.order.sort_unstable();
-        for (_, pid) in &self.order {
+        for (_, _, pid) in &self.order {
             let Some(entry) = self.table.get(pid) else { continue };
             let lookup = |pid| match self.table.get(&pid) {
                 Some(entry) => Lookup::There(entry.node.clone()),
@@ -327,7 +339,12 @@ impl Relations {
                 Workload::Tree(root) => !self.unread.contains_key(&root.pid),
                 Workload::Named(_) => true,
             });
-            let below = if entry.is_holder { None } else { descends(&entry.node, meant, lookup) };
+            let below = match entry.is_holder {
+                true => None,
+                // Its parent may not have been read.
+                false if entry.node.ppid == 1 && self.unread.contains_key(pid) => Some(Truth::Unknown),
+                false => Some(descends(&entry.node, meant, lookup).into()),
+            };
             let Some(entry) = self.table.get_mut(pid) else { continue };
             entry.node.set_workload(found.as_ref());
             (entry.workload, entry.below) = (found, below);
@@ -407,13 +424,13 @@ impl Relations {
         let below_unclear = self.and_below(unclear);
         for other in std::mem::take(&mut self.found) {
             let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
-            let (workload, below) = match (&entry.workload, entry.below) {
+            let (workload, below) = match (&entry.workload, entry.below.and_then(Truth::known)) {
                 (Some(workload), Some(below)) => (workload, below),
                 // Skip a process with unknown workload that does not descend from a holder. Otherwise, one
                 // contradictory cgroup would make the members of the whole node unknown.
                 (None, Some(false)) => continue,
                 // Its holder is marked.
-                (None, Some(true)) if below_unclear.contains(&other.stat.key.pid) => continue,
+                (None, Some(true) | None) if below_unclear.contains(&other.stat.key.pid) => continue,
                 _ => return Err(Gap::Unreadable),
             };
             if below || held.contains(workload) {
