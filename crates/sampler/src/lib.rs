@@ -8,6 +8,7 @@
 mod channel;
 pub mod cuda;
 mod device_file_scan;
+mod kernel_log;
 pub mod launcher;
 mod message;
 mod mps;
