@@ -90,6 +90,23 @@ fn class_of_xids_is_unknown_without_an_xid_of_the_class() {
 }
 
 #[test]
+fn xid_of_a_process_is_unknown_without_such_an_xid() {
+    let (directory, file) = written(
+        "rules: rules.yaml\ntests:\n  - name: xids\n    gpus: [{gpu: 0}, {gpu: 1}]\n    targets:\n      \
+         - {process: 41, gpus: [0, 1], series: {xid: '31x9'}}\n      - {process: 42, series: {xid: '139x9'}}\n      \
+         - {process: 43, series: {xid: '8x9'}}\n      - {process: 44, series: {xid: '_x9'}}\n    \
+         expect:\n      - {at: {sample: 0}, rule: caused, step: flag, target: '41'}\n      \
+         - {at: {sample: 0}, rule: caused, step: flag, target: '42'}\n    \
+         never: [{rule: works}, {target: '43'}, {target: '44'}]\n",
+    );
+    let rules = "version: 1\nrules:\n  - {name: caused, target: process, when: {xid: [31, 139]}, for: {samples: 1}, then: [{flag: info}]}\n  \
+                 - {name: works, target: process, when: {not: {xid: 31}}, for: {samples: 1}, then: [{flag: info}]}\n";
+    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
+    let (exit, text) = run(&file);
+    assert_eq!(exit, Exit::Done, "{text}");
+}
+
+#[test]
 fn every_fault_has_its_line() {
     let (_directory, file) = written(
         "rules: rules.yaml\ntests:\n  - name: wrong\n    targets:\n      - process: 4100\n        vram: 8GB\n        \

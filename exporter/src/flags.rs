@@ -71,6 +71,11 @@ pub struct Flags {
     /// and sample.
     #[arg(long)]
     pub gpm: bool,
+    /// Count the Xid errors of each process, from the kernel log. FILE has records in the format of /dev/kmsg, which is the
+    /// default. /dev/kmsg needs `CAP_SYSLOG`, unless the sysctl `kernel.dmesg_restrict` is 0, and systemd's
+    /// ProtectKernelLogs=no (docs/metrics.md).
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "/dev/kmsg")]
+    pub kernel_log: Option<PathBuf>,
     /// NVML library. Default: libnvidia-ml.so.1 from the library search path.
     #[arg(long, env = "BAILIFF_NVML_LIBRARY", hide_env_values = true, value_name = "PATH")]
     pub nvml_library: Option<PathBuf>,

@@ -221,6 +221,7 @@ mod tests {
                 leases: None,
                 quotas: None,
                 slurm: None,
+                kernel_log: None,
                 mps: None,
                 gaps: Gaps::default(),
                 workers_hung: 0,

@@ -8,9 +8,10 @@ use anyhow::Context;
 use bailiff_exporter::flags::Flags;
 use bailiff_exporter::run;
 use bailiff_exporter::settings::Settings;
+use bailiff_lifecycle::capabilities::{self, Capability};
 use bailiff_lifecycle::exit::{self, Stop};
 use bailiff_lifecycle::user::User;
-use bailiff_lifecycle::{capabilities, logs, signals};
+use bailiff_lifecycle::{logs, signals};
 use bailiff_sampler::{Launcher, Supervisor, launcher, worker};
 use clap::Parser;
 
@@ -36,6 +37,9 @@ fn start() -> Result<(), Stop> {
     exit::end_on_panic();
     // The launcher keeps the capabilities that this process drops before it opens network sockets.
     let sampler = settings.sampler.clone();
+    if sampler.kernel_log.is_none() {
+        capabilities::drop_one(Capability::CAP_SYSLOG).context("cannot drop CAP_SYSLOG")?;
+    }
     let launcher = Launcher::start(&sampler).context("cannot start the launcher of sampling workers")?;
     let kept: &[_] = if user.is_some() { &User::CAPABILITIES } else { &[] };
     capabilities::drop_all_but(kept).context("cannot drop capabilities")?;

@@ -41,6 +41,41 @@ of the time. A process that starts and exits between two samples, and of which t
 detected. A user can make the energy of a shared GPU `unattributed` ([security.md](security.md)).
 ";
 
+/// Which lines of the kernel log are attributed to a process.
+const KERNEL_LOG: &str = "
+With `--kernel-log`, the exporter reads the kernel log, in which NVIDIA's driver writes a line for each Xid error. A line
+is counted at a process only if all of this holds; otherwise the error is only in `bailiff_gpu_xid_errors_total`:
+
+* The kernel wrote the record (facility 0).
+* The class of the Xid is `application` or `cleanup`, and the error does not follow from another one (`caused by previous
+  Xid`, from driver 580).
+* The line names a channel. Without one, drivers from 570 name the process that was in a call of the driver, which need not
+  have caused the error.
+* The latest process list has the pid on the GPU or MIG instance of the line, and the process has the name in the line.
+  A process that was renamed since it opened the GPU is not counted.
+* The process started before the previous sample, when all earlier records had been read, so the pid was not reused. The
+  timestamp of the record is not used, because its clock stops during suspend and drifts.
+* The process is neither a client nor a server of MPS, and the driver's pids are those of the host.
+
+An error can have several lines, such as one for each channel. Counts start at 0 with the exporter and with the process;
+a process that has exited has none. Old records, and records that were written while the sampling worker was replaced, are
+not read. `bailiff_gaps_total{gap=\"kernel_log\"}` counts lost records.
+
+`/dev/kmsg` needs `CAP_SYSLOG`, unless the sysctl `kernel.dmesg_restrict` is 0. For the shipped unit, use a drop-in
+(`systemctl edit bailiff-exporter`), and add the flag to `BAILIFF_EXPORTER_FLAGS`:
+
+```ini
+[Service]
+AmbientCapabilities=CAP_SYSLOG
+CapabilityBoundingSet=CAP_SYSLOG
+ProtectKernelLogs=no
+# Only if the unit has a DevicePolicy:
+DeviceAllow=/dev/kmsg r
+```
+
+In Kubernetes, add the capability `SYSLOG` and mount the host's `/dev/kmsg`, and permit the device.
+";
+
 /// Returns the sections about label values, generated from the enums and their comments, so that no value
 /// is missing.
 fn values() -> String {
@@ -55,6 +90,7 @@ fn values() -> String {
         ),
         format!("\n### How idle is distinguished from unknown\n\n{ZERO}"),
         format!("\n### How the energy of a GPU is split\n\n{ENERGY}{ENERGY_LIMITS}"),
+        format!("\n### Xid errors of processes\n{KERNEL_LOG}"),
         table::values(&[&metrics::GPU_STUCK], "kind", stuck),
         table::values(
             &[&metrics::SOURCE_FAULT_INFO, &metrics::GPU_FAULT_INFO],

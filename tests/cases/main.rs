@@ -22,6 +22,7 @@ mod holds;
 mod hostile_input;
 mod idle_timeout;
 mod info;
+mod kernel_log;
 mod kubernetes;
 mod lease_agent;
 mod lease_faults;

@@ -125,6 +125,9 @@ pub(crate) struct Holder {
     /// The observed idle time since the process was last busy, in milliseconds; unobserved time does not
     /// count.
     pub(crate) idle_ms: Option<u64>,
+    /// Number of Xid errors on the GPU that the kernel log attributes to the process, by Xid.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) xids: BTreeMap<u64, u64>,
     pub(crate) state: Word<State>,
     /// Pid of the parent process.
     pub(crate) ppid: Option<u32>,
@@ -314,6 +317,7 @@ impl Holder {
             utilization: holder.utilization,
             unknown: holder.unknown,
             idle_ms: observed.then_some(holder.idle_ms),
+            xids: holder.xids.clone(),
             state: process.map(|process| process.state.clone()).unwrap_or_default(),
             ppid: facts.map(|facts| facts.ppid),
             orphaned: facts.and_then(|facts| facts.orphaned),

@@ -53,6 +53,7 @@ fn gpu_lines(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<String>
     lines.extend(limit_lines(gpu, style));
     lines.extend(rows::holders(gpu, style));
     lines.extend(stuck_lines(gpu, style));
+    lines.extend(xid_lines(gpu, style));
     lines.extend(rows::device_processes(gpu, style));
     lines
 }
@@ -128,6 +129,21 @@ fn stuck_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
     kinds.into_iter().flat_map(kind_lines).collect()
 }
 
+/// Returns the holders with Xid errors of their own.
+fn xid_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
+    let holders = gpu.holders.iter().flatten().filter(|holder| !holder.xids.is_empty());
+    let lines = holders.take(MAX_NAMED).flat_map(|holder| {
+        let text = format!("{}: {}", holder.pid, xids(&holder.xids));
+        wrapped_pair("errors of process", &text, style, Tone::Warn)
+    });
+    lines.collect()
+}
+
+fn xids(xids: &BTreeMap<u64, u64>) -> String {
+    let xid = |(xid, count): (&u64, &u64)| format!("{count} x Xid {xid} ({})", XidClass::of(*xid).words());
+    xids.iter().map(xid).collect::<Vec<_>>().join(", ")
+}
+
 /// Formats the unattributed memory, with a hint if it is large.
 fn unaccounted(gpu: &GpuReport, memory: &Memory, style: &Style) -> String {
     let is_large = memory.observed.unaccounted.is_some_and(|bytes| bytes >= REPORTED_UNATTRIBUTED);
@@ -153,10 +169,7 @@ fn state_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
         lines.extend(wrapped_pair("recovery action", &needs, style, Tone::Bad));
     }
     if !gpu.xids.is_empty() {
-        let xid =
-            |(xid, count): (&u64, &u64)| format!("{count} x Xid {xid} ({})", XidClass::of(*xid).words());
-        let text = gpu.xids.iter().map(xid).collect::<Vec<_>>().join(", ");
-        lines.extend(wrapped_pair("errors", &text, style, Tone::Warn));
+        lines.extend(wrapped_pair("errors", &xids(&gpu.xids), style, Tone::Warn));
     }
     let mode = gpu.compute_mode.as_ref().map(|mode| line(mode).replace('_', " "));
     lines.push(pair("compute mode", mode.as_deref().unwrap_or(UNKNOWN)));

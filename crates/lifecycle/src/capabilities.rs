@@ -20,6 +20,20 @@ pub fn drop_all_but(kept: &[Capability]) -> Result<(), CapsError> {
     drop_unless_needed(kept, || false)
 }
 
+/// Drops a capability, also for the programs that this program starts.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn drop_one(capability: Capability) -> Result<(), CapsError> {
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+        caps::drop(None, CapSet::Bounding, capability)?;
+    }
+    for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+        caps::drop(None, set, capability)?;
+    }
+    Ok(())
+}
+
 /// Like [`drop_all`], but keeps these capabilities if the program does not work without them.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ mod cgroup_limits;
 mod channel;
 pub mod cuda;
 mod device_file_scan;
+mod kernel_log;
 pub mod launcher;
 mod message;
 mod mps;

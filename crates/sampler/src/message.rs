@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    DeviceProcesses, Driver, Fault, Gaps, GpuSample, Mps, Quota, Relative, Seen, SlurmSample, SourceState,
+    DeviceProcesses, Driver, Fault, Gaps, GpuSample, KernelLog, Mps, Quota, Relative, Seen, SlurmSample,
+    SourceState,
 };
 
 /// From the supervisor to the worker. It contains neither paths nor privileges: the process that faces the
@@ -56,6 +57,9 @@ pub(crate) struct Rest {
     pub(crate) mps: Option<Mps>,
     pub(crate) slurm: Option<SlurmSample>,
     pub(crate) slurm_state: Option<SourceState>,
+    pub(crate) kernel_log: Option<KernelLog>,
+    /// Why the kernel log could not be read, for the log.
+    pub(crate) kernel_log_error: Option<String>,
     pub(crate) gaps: Gaps,
     pub(crate) nvml_took: Duration,
     pub(crate) proc_took: Duration,

@@ -73,6 +73,7 @@ impl SampleBuilder {
             quotas: rest.quotas,
             mps: rest.mps,
             slurm: rest.slurm,
+            kernel_log: rest.kernel_log,
             gaps: rest.gaps,
             workers_hung: frame.workers_hung,
         }

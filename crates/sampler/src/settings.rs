@@ -40,6 +40,8 @@ pub struct SamplerSettings {
     pub namespace: Namespace,
     /// Whether to read the activity of engines, which takes about 1 ms of CPU time for each GPU.
     pub activity: bool,
+    /// File with the kernel log's records; `None` to skip it.
+    pub kernel_log: Option<PathBuf>,
 }
 
 /// Whether command lines are read. They may contain secrets, and reading one can block on the process.
@@ -99,6 +101,7 @@ impl Default for SamplerSettings {
             mps: Mps::Left,
             namespace: Namespace::Checked,
             activity: false,
+            kernel_log: None,
         }
     }
 }

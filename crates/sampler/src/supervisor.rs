@@ -38,6 +38,8 @@ pub struct Supervisor {
     /// a retry succeeds.
     plain: Option<Pause>,
     logged: Option<String>,
+    /// Error of the kernel log that was logged last.
+    kernel_log_error: Option<String>,
 }
 
 struct Worker {
@@ -117,6 +119,7 @@ impl Supervisor {
             down: None,
             plain: None,
             logged: None,
+            kernel_log_error: None,
         }
     }
 
@@ -279,6 +282,11 @@ impl Supervisor {
     /// Logs that `/proc` cannot be read, or that all sources can be read again.
     fn log(&mut self, builder: &SampleBuilder) {
         let Some(rest) = &builder.rest else { return };
+        if let Some(words) = &rest.kernel_log_error
+            && self.kernel_log_error.replace(words.clone()).as_ref() != Some(words)
+        {
+            tracing::warn!("{words}");
+        }
         if let Some(fault) = rest.proc_fault {
             let procfs = self.settings.procfs.display();
             self.say(Some(format!(

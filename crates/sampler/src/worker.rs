@@ -16,6 +16,7 @@ use rustix::process::Signal;
 use crate::cgroup_limits::{CgroupLimits, Cgroups, can_be_found};
 use crate::channel;
 use crate::device_file_scan::{DeviceFileScan, Interval, has_unattributed};
+use crate::kernel_log::KernelLogReader;
 use crate::launcher;
 use crate::message::{Request, Rest, WorkerMessage};
 use crate::mps;
@@ -53,6 +54,7 @@ fn work() -> io::Result<()> {
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut requests = socket.try_clone()?;
     crate::proc::reserve_descriptors();
+    let kernel_log = settings.kernel_log.clone().map(KernelLogReader::open);
     let (gpus, driver) = match Gpus::open(settings.nvml_library.as_deref()) {
         Ok(open) => open,
         Err((fault, words)) => return say(&mut socket, &WorkerMessage::Failed(fault, words)),
@@ -68,6 +70,7 @@ fn work() -> io::Result<()> {
         processes,
         quotas,
         boot,
+        kernel_log,
         device_file_scan: DeviceFileScan::default(),
         cgroups: Cgroups::new(),
         began: Instant::now(),
@@ -88,6 +91,7 @@ struct Worker {
     processes: Result<Processes, Fault>,
     quotas: Option<Quotas>,
     boot: Option<BootId>,
+    kernel_log: Option<KernelLogReader>,
     device_file_scan: DeviceFileScan,
     /// Cgroups of the processes in the previous sample.
     cgroups: Cgroups,
@@ -98,6 +102,8 @@ impl Worker {
     fn sample(&mut self, request: &Request) -> io::Result<Result<(), (Fault, String)>> {
         let began = Instant::now();
         let mut rest = Rest::default();
+        // Before processes are listed: a process that is listed now was also running when the records were written.
+        self.read_kernel_log(&mut rest);
         let count = match self.gpus.count() {
             Ok(count) => count,
             Err(error) => return Ok(Err(error)),
@@ -142,6 +148,17 @@ impl Worker {
         }
         say(&mut self.socket, &WorkerMessage::Done(Box::new(rest)))?;
         Ok(Ok(()))
+    }
+
+    fn read_kernel_log(&mut self, rest: &mut Rest) {
+        match self.kernel_log.as_mut().map(|log| log.read(&mut rest.gaps)) {
+            Some(Ok(read)) => rest.kernel_log = Some(read),
+            Some(Err(error)) => {
+                rest.kernel_log_error = Some(error);
+                rest.gaps.count(Gap::KernelLog);
+            }
+            None => {}
+        }
     }
 
     /// Continues the scan of device files. Skips it if reading `/proc` hung recently, because this scan may

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod energy;
+mod kernel_log;
 mod lost;
 mod quotas;
 mod still;
@@ -17,8 +18,9 @@ use crate::memory::Held;
 use crate::unreleased::Account;
 use crate::utilization::{Question, Window};
 use crate::{
-    Entry, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, Leases, Moment, Parts, PidNamespace, Place, Process,
-    ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot, Source, State, Truth, UnknownReason, Unreleased,
+    Entry, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, KernelLog, KernelLogState, Leases, Moment, Parts,
+    PidNamespace, Place, Process, ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot, Source, State, Truth,
+    UnknownReason, Unreleased,
 };
 
 /// Evidence is valid for this long plus two intervals.
@@ -39,7 +41,8 @@ impl Snapshot {
 
     fn without_slurm(previous: Option<&Self>, mut sample: Sample) -> Self {
         let mut join = Join::new(previous, &mut sample);
-        let gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
+        let mut gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
+        let kernel_log = join.kernel_log(sample.kernel_log.as_ref(), &mut gpus);
         let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
         let users = users::totals(previous, &input);
         let energy = energy::totals(previous, &input);
@@ -72,6 +75,7 @@ impl Snapshot {
             quotas,
             mps: sample.mps,
             slurm: None,
+            kernel_log,
             restored: BTreeSet::new(),
             gaps: join.gaps,
             workers_hung: sample.workers_hung,
@@ -207,6 +211,7 @@ impl Join<'_> {
             idle: Duration::ZERO,
             busy_seconds: 0.0,
             byte_seconds: 0.0,
+            xids: BTreeMap::new(),
         };
         if let Some(before) = before {
             holder.carry_on(before, past.window);
@@ -258,6 +263,12 @@ impl Join<'_> {
             *part = part.checked_add(holder.memory?)?;
         }
         Some(held)
+    }
+
+    /// Joins the records of the kernel log with the processes.
+    fn kernel_log(&mut self, read: Option<&KernelLog>, gpus: &mut [Gpu]) -> Option<KernelLogState> {
+        let before = self.previous.and_then(|previous| previous.kernel_log.as_ref());
+        kernel_log::join((before, read), (gpus, &self.processes), self.namespace, &mut self.gaps)
     }
 
     /// Joins the lease pool with that of the previous snapshot.

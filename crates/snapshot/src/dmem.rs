@@ -4,16 +4,27 @@
 /// PCI address: domain, bus, device and function. Its text form varies.
 pub type PciAddress = [u32; 4];
 
+/// PCI address without the function.
+pub type PciSlot = [u32; 3];
+
 /// Parses a PCI address.
 pub fn pci_address(text: &str) -> Option<PciAddress> {
     let (place, function) = text.split_once('.')?;
-    let mut fields = place.split(':').chain([function]).map(|field| {
-        // `from_str_radix` accepts a sign.
-        let hex = (1..=8).contains(&field.len()) && field.bytes().all(|byte| byte.is_ascii_hexdigit());
-        hex.then(|| u32::from_str_radix(field, 16).ok()).flatten()
-    });
-    let address = [fields.next()??, fields.next()??, fields.next()??, fields.next()??];
-    fields.next().is_none().then_some(address)
+    let [domain, bus, device] = pci_slot(place)?;
+    Some([domain, bus, device, hexadecimal(function)?])
+}
+
+/// Parses a PCI address without the function.
+pub fn pci_slot(text: &str) -> Option<PciSlot> {
+    let mut fields = text.split(':').map(hexadecimal);
+    let slot = [fields.next()??, fields.next()??, fields.next()??];
+    fields.next().is_none().then_some(slot)
+}
+
+fn hexadecimal(field: &str) -> Option<u32> {
+    // `from_str_radix` accepts a sign.
+    let is_hex = (1..=8).contains(&field.len()) && field.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| u32::from_str_radix(field, 16).ok()).flatten()
 }
 
 /// Bytes of each region of a PCI device; `u64::MAX` for no limit.

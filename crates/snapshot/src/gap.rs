@@ -36,6 +36,8 @@ pub enum Gap {
     NotPermitted = "not_permitted",
     /// The driver's Xid events of a GPU could not be received.
     Xid = "xid",
+    /// The kernel log could not be read, or records of it were lost (`--kernel-log`).
+    KernelLog = "kernel_log",
     /// The scan of open device files took too long.
     DeviceProcesses = "device_processes",
     /// The scan of all processes was incomplete: there were more than 32,768, or it took too long. Values about

@@ -1,5 +1,6 @@
 //! Processes with GPU memory: what a snapshot knows of each, and of its memory on each GPU.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{Facts, Kinds, ProcessId, State, Utilization};
@@ -25,6 +26,8 @@ pub struct Holder {
     pub busy_seconds: f64,
     /// Memory held, integrated over time, in byte-seconds.
     pub byte_seconds: f64,
+    /// Number of lines of the kernel log about Xid errors that it caused on the GPU, by Xid.
+    pub xids: BTreeMap<u64, u64>,
 }
 
 /// A process that holds GPU memory.

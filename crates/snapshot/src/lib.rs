@@ -14,6 +14,7 @@ pub mod gpu;
 pub mod health;
 mod holder;
 pub mod identity;
+pub mod kernel_log;
 mod label;
 pub mod lease;
 pub mod locks;
@@ -51,6 +52,7 @@ pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Teleme
 pub use health::{ClockEvent, ErrorCounts, Health, MemoryHealth, RecoveryAction, XidClass};
 pub use holder::{Holder, Process};
 pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey, millis};
+pub use kernel_log::{KernelLog, KernelLogState, LoggedXid};
 pub use label::{Label, Word};
 pub use lease::{Claim, GpuState, Held, Leases, PoolGpu};
 pub use lost::{LastListed, LostGpu};

@@ -9,9 +9,9 @@ use crate::lease::Names;
 use crate::utilization::Window;
 use crate::{
     About, BootId, CgroupMemory, DeviceProcesses, Driver, Energy, EnergyParts, Facts, Fault, Gaps, GpuId,
-    Holder, Leases, LostGpu, Memory, MemoryUnknown, Moment, Mps, Parts, PidNamespace, Process, ProcessId,
-    ProcessKey, Quota, QuotaGpu, Reading, Relative, SlurmNode, Source, SourceState, Stuck, Telemetry, Truth,
-    Unreleased, Why,
+    Holder, KernelLogState, Leases, LostGpu, Memory, MemoryUnknown, Moment, Mps, Parts, PidNamespace,
+    Process, ProcessId, ProcessKey, Quota, QuotaGpu, Reading, Relative, SlurmNode, Source, SourceState,
+    Stuck, Telemetry, Truth, Unreleased, Why,
 };
 
 /// State of a node in one interval.
@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub mps: Option<Mps>,
     /// GPUs allocated by Slurm; `None` if its hooks have not run, or their directory could not be read.
     pub slurm: Option<SlurmNode>,
+    /// What is kept of the kernel log; `None` if it was never read.
+    pub kernel_log: Option<KernelLogState>,
     /// Number of all gaps so far.
     pub gaps: Gaps,
     /// Number of sampling workers that hung and could not be terminated.

@@ -224,6 +224,9 @@ pub struct Holder {
     pub unknown: Option<Why>,
     /// Milliseconds observed idle since last observed busy.
     pub idle_ms: u64,
+    /// Number of Xid errors on the GPU that the kernel log attributes to the process, by Xid.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub xids: BTreeMap<u64, u64>,
 }
 
 /// A process that holds GPU memory.

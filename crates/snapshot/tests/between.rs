@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    About, BootId, DeviceSampler, Entry, Facts, Fault, Gap, GpuId, GpuSample, Memory, MigIds, PidNamespace,
-    Place, ProcessId, ProcessKey, Reading, Relative, Sample, Seen, Source, SourceState, State, Stuck,
-    UnknownReason, wire,
+    About, BootId, DeviceSampler, Entry, Facts, Fault, Gap, GpuId, GpuSample, KernelLog, Kinds, LoggedXid,
+    Memory, MigIds, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative, Role, Sample, Seen,
+    Source, SourceState, State, Stuck, UnknownReason, wire,
 };
 use snapshot_fixtures::sample::{self as fixtures, entry, reading, used, walk};
 
@@ -180,6 +180,148 @@ fn xid_errors_are_counted_by_number_and_outlive_a_lost_gpu() {
     let lost = sample(3, vec![GpuSample::faulty(gpu(3, vec![]).about, Fault::Lost)], []);
     let snapshot = walk([with(1, vec![79]), with(2, vec![79, 13]), lost, with(4, vec![])]);
     assert_eq!(snapshot.gpus[0].xids, BTreeMap::from([(13, 1), (79, 2)]));
+}
+
+/// Returns the kernel log of interval `n`, in which these lines about Xid 31 were written by this process.
+fn logged(n: u64, lines: &[(u64, &str, u32)]) -> KernelLog {
+    let at = |n| Duration::from_secs(10 * n);
+    let parse = |(sequence, place, pid): &(u64, &str, u32)| {
+        let line = format!("NVRM: Xid (PCI:{place}): 31, pid={pid}, name=python3, Ch 00000008");
+        LoggedXid::parse(&format!("4,{sequence},1,-;{line}")).expect("a line about an Xid error")
+    };
+    KernelLog { from: at(n - 1), until: at(n), xids: lines.iter().map(parse).collect() }
+}
+
+const SLOT: &str = "0000:17:00";
+
+/// Interval `n` with a GPU that a process with this start time holds, and these lines.
+fn with_log(n: u64, start_ticks: u64, lines: &[(u64, &str, u32)]) -> Sample {
+    let gpu = gpu(n, vec![entry(PID, Some(GIB))]);
+    let about = About { pci_bus_id: Some("00000000:17:00.0".into()), ..gpu.about.clone() };
+    let sample = sample(n, vec![GpuSample { about, ..gpu }], [found(PID, start_ticks)]);
+    Sample { kernel_log: Some(logged(n, lines)), ..sample }
+}
+
+/// Returns the number of lines about Xid 31 of the process, and of gaps of the kernel log.
+fn xids(samples: impl IntoIterator<Item = Sample>) -> (Option<u64>, u64) {
+    let snapshot = walk(samples);
+    let found = &snapshot.gpus[0].holders[0].xids;
+    assert!(found.keys().all(|xid| *xid == 31));
+    let sent = wire::Snapshot::from(&snapshot);
+    assert_eq!(sent.gpus[0].holders[0].xids, *found);
+    (found.get(&31).copied(), snapshot.gaps.of(Gap::KernelLog))
+}
+
+#[test]
+fn xid_errors_of_a_process_are_counted_once_and_carried_on() {
+    let lines = [(5, SLOT, PID), (5, SLOT, PID), (7, SLOT, PID)];
+    let before = [with_log(1, 7, &[]), with_log(2, 7, &lines)];
+    assert_eq!(xids(before.clone()), (Some(2), 0));
+    // Records that were read again, in a sample after one without the log.
+    let unread = Sample { kernel_log: None, ..with_log(3, 7, &[]) };
+    let after = Sample {
+        kernel_log: Some(logged(3, &[(4, SLOT, PID), (7, SLOT, PID), (8, SLOT, PID)])),
+        ..with_log(4, 7, &[])
+    };
+    assert_eq!(xids(before.into_iter().chain([unread, after])), (Some(3), 0));
+}
+
+#[test]
+fn xid_errors_of_a_process_outlive_a_driver_that_does_not_respond() {
+    let failed = |n| {
+        let about = with_log(n, 7, &[]).gpus.remove(0).about;
+        Sample { kernel_log: None, ..sample(n, vec![GpuSample::faulty(about, Fault::Timeout)], []) }
+    };
+    let first = with_log(2, 7, &[(5, SLOT, PID)]);
+    assert_eq!(xids([first.clone(), failed(3), with_log(4, 7, &[])]), (Some(1), 1));
+    let another = xids([first.clone(), failed(3), with_log(4, 9, &[])]);
+    assert_eq!(another, (None, 1), "of another process");
+    let exited = sample(3, vec![gpu(3, vec![])], []);
+    let kept = |samples: &[Sample]| walk(samples.to_vec()).kernel_log.map(|log| log.counts.len());
+    assert_eq!(
+        (kept(std::slice::from_ref(&first)), kept(&[first, exited])),
+        (Some(1), Some(0)),
+        "the process has exited"
+    );
+}
+
+#[test]
+fn records_that_were_missed_are_a_gap() {
+    let all = [with_log(1, 7, &[]), with_log(2, 7, &[]), with_log(4, 7, &[(5, SLOT, PID)])];
+    assert_eq!(xids(all), (Some(1), 1));
+    // Before the first record that is read, nothing was missed.
+    assert_eq!(xids([with_log(4, 7, &[(5, SLOT, PID)])]), (Some(1), 0));
+}
+
+#[test]
+fn error_of_an_earlier_process_is_not_that_of_a_reused_pid() {
+    let line = [(5, SLOT, PID)];
+    assert_eq!(
+        xids([with_log(1, 7, &[]), with_log(2, 1500, &line)]),
+        (None, 0),
+        "started after the earlier read"
+    );
+    assert_eq!(xids([with_log(1, 7, &line), with_log(2, 1500, &[])]), (None, 0), "is another process");
+    assert_eq!(xids([with_log(2, 7, &line), with_log(3, 1500, &[(6, SLOT, PID)])]), (Some(1), 0));
+}
+
+#[test]
+fn error_that_is_not_certainly_that_of_the_process_is_not_counted() {
+    let at = |place| xids([with_log(2, 7, &[(5, place, PID)])]).0;
+    assert_eq!((at(SLOT), at("0000:18:00"), at("0000:17:00 GPU-I:01")), (Some(1), None, None));
+    assert_eq!(xids([with_log(2, 7, &[(5, SLOT, PID + 1)])]).0, None, "another process");
+
+    let changed = |change: fn(&mut Sample)| {
+        let mut sample = with_log(2, 7, &[(5, SLOT, PID)]);
+        change(&mut sample);
+        let snapshot = walk([sample]);
+        snapshot.gpus.iter().flat_map(|gpu| &gpu.holders).map(|holder| holder.xids.len()).sum::<usize>()
+    };
+    let as_mps_client = |sample: &mut Sample| {
+        sample.gpus[0].entries =
+            Some(vec![Entry { kinds: Kinds { mps: true, ..Kinds::default() }, ..entry(PID, None) }]);
+    };
+    assert_eq!(changed(|_| {}), 1);
+    assert_eq!(changed(as_mps_client), 0, "client of MPS");
+    assert_eq!(changed(|sample| of_process(sample).role = Some(Role::MpsServer)), 0, "server of MPS");
+    assert_eq!(changed(|sample| of_process(sample).comm = Role::COMM.into()), 0, "may be a server of MPS");
+    assert_eq!(changed(|sample| of_process(sample).comm = "python".into()), 0, "another name");
+    assert_eq!(changed(|sample| sample.namespace = PidNamespace::Other), 0, "pids of another namespace");
+    assert_eq!(changed(|sample| sample.namespace = PidNamespace::Unknown), 0, "pids of an unknown namespace");
+    assert_eq!(
+        changed(|sample| drop(sample.processes.insert(PID, Seen::Gone))),
+        0,
+        "there is no such process"
+    );
+    assert_eq!(changed(|sample| drop(sample.processes.insert(PID, Seen::Hidden))), 0, "its name is unknown");
+    assert_eq!(changed(|sample| sample.gpus[0].entries = Some(vec![])), 0, "not on the GPU");
+    assert_eq!(changed(|sample| sample.gpus[0].about.pci_bus_id = None), 0, "the address is unknown");
+}
+
+fn of_process(sample: &mut Sample) -> &mut Facts {
+    sample.processes.get_mut(&PID).and_then(Seen::found_mut).expect("the process")
+}
+
+#[test]
+fn error_on_an_instance_is_counted_there() {
+    let with = |place: &str| {
+        let mut sample = with_log(2, 7, &[(5, place, PID)]);
+        let whole = sample.gpus[0].clone();
+        let instance = |gpu_instance| {
+            let mig = MigIds {
+                parent: whole.about.id.clone(),
+                gpu_instance: Some(gpu_instance),
+                compute_instance: Some(0),
+            };
+            let id = Some(GpuId(format!("MIG-{gpu_instance}")));
+            GpuSample { about: About { mig: Some(mig), id, ..whole.about.clone() }, ..whole.clone() }
+        };
+        sample.gpus = vec![instance(1), instance(2)];
+        walk([sample]).gpus.iter().map(|gpu| gpu.holders[0].xids.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(with("0000:17:00 GPU-I:02 GPU-CI:00"), [0, 1]);
+    assert_eq!(with("0000:17:00 GPU-I:01"), [1, 0]);
+    assert_eq!(with(SLOT), [0, 0], "on either of them");
 }
 
 /// Members of a workload are reported only for the sample that contains them, and not if the pids belong to another

@@ -16,7 +16,7 @@ pub enum Value {
     /// Words for several objects, such as the states of processes; bit N is word N in the unit's list.
     Words {
         /// Words that were observed.
-        seen: u32,
+        seen: u64,
         /// Whether all objects were observed.
         complete: bool,
     },
@@ -62,7 +62,7 @@ pub enum Test {
     /// This flag.
     Is(bool),
     /// One of these words, as bits.
-    AnyOf(u32),
+    AnyOf(u64),
 }
 
 impl Test {

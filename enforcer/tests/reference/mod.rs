@@ -72,10 +72,12 @@ fn shape(value: &Value) -> String {
         return named(name.rsplit('/').next().unwrap_or_default()).unwrap_or_default().to_owned();
     }
     if let Some(words) = value["enum"].as_array() {
-        let words = words.iter().filter_map(Value::as_str);
+        let words = words.iter().map(|word| word.as_str().map_or_else(|| word.to_string(), str::to_owned));
         // Signals and one of the states have two names.
-        let long =
-            |word: &&str| word.starts_with("SIG") || word.chars().any(|letter| letter.is_ascii_lowercase());
+        let long = |word: &String| {
+            word.starts_with("SIG")
+                || word.contains(|letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit())
+        };
         let words: Vec<String> = words.filter(long).map(|word| format!("`{word}`")).collect();
         return words.join(" ");
     }

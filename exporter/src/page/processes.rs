@@ -112,6 +112,9 @@ fn write_holders(holders: &[(Labels, &Holder)], page: &mut Writer<'_>) {
         }
     });
     page.columns(&USE, holders);
+    page.rows_as((&metrics::PROCESS_XID_ERRORS, "xid"), holders, |holder| {
+        holder.xids.iter().map(|(xid, count)| (xid.to_string(), *count))
+    });
 }
 
 /// Returns the observed engines. Drivers that do not know jpeg and ofa report 0 for them, so these are left

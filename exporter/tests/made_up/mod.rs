@@ -12,8 +12,8 @@ use bailiff_snapshot::slurm::{AllocatedGpu, HookRuns, JobRecord};
 use bailiff_snapshot::{
     About, Activity, ActivityEngine, ActivityUnknown, Answer, CgroupMemory, ClockEvent, ComputeMode,
     DeviceProcess, DeviceProcesses, Driver, Engines, Entry, ErrorCounts, Facts, Fault, Gap, GpuId, GpuSample,
-    GpuState, Health, Held, InvalidQuota, Io, Kinds, Leases, LimitBackend, Memory, MemoryHealth,
-    MemoryUnknown, MigIds, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading,
+    GpuState, Health, Held, InvalidQuota, Io, KernelLog, Kinds, Leases, LimitBackend, LoggedXid, Memory,
+    MemoryHealth, MemoryUnknown, MigIds, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading,
     RecoveryAction, Sample, Seen, SlurmSample, Source, SourceState, State, Telemetry, Truth, UtilSample,
 };
 use snapshot_fixtures::sample::{self as fixtures, reading};
@@ -167,6 +167,7 @@ pub(crate) fn motley(seq: u64) -> Sample {
         Some(DeviceProcesses { boot_ms: seq * 5000, processes: device_processes(), unreadable: 2 });
     sample.sources.insert(Source::Proc, SourceState::down(Fault::NotPermitted));
     sample.gaps.count(Gap::Telemetry);
+    sample.kernel_log = Some(kernel_log(seq));
     sample.sources.insert(Source::Redis, SourceState::up(Duration::from_millis(1)));
     sample.leases = Some(pool(seq));
     sample.sources.insert(Source::Quota, SourceState::up(Duration::from_millis(1)));
@@ -337,6 +338,17 @@ fn mig(seq: u64) -> [GpuSample; 2] {
     let activity = Activity { unknown: Some(ActivityUnknown::FirstSample), ..Activity::default() };
     instance.telemetry = Telemetry { activity, ..Telemetry::default() };
     [parent, instance]
+}
+
+/// Returns a log with a line about process 41.
+fn kernel_log(seq: u64) -> KernelLog {
+    let line = format!("4,{seq},1,-;NVRM: Xid (PCI:0000:10:00): 31, pid=41, name=python3, Ch 00000008");
+    let at = |seq| Duration::from_secs(5 * seq);
+    KernelLog {
+        from: at(seq) + Duration::from_secs(1),
+        until: at(seq + 1) + Duration::from_secs(1),
+        xids: LoggedXid::parse(&line).into_iter().collect(),
+    }
 }
 
 fn device_processes() -> Vec<DeviceProcess> {

@@ -17,12 +17,13 @@ mod trees;
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 15] = [
+pub const TARGETS: [(&str, Target); 16] = [
     ("cgroup", texts::cgroup),
     ("stat", texts::stat),
     ("status", texts::status),
     ("command", texts::command),
     ("locks", texts::locks),
+    ("kernel_log", texts::kernel_log),
     ("mps", texts::mps),
     ("sizes", texts::sizes),
     ("labels", texts::labels),

@@ -1,5 +1,7 @@
 //! Files of `/proc`, replies and logs of MPS, memory sizes, and label values. Values must be from the input.
 
+use std::time::Duration;
+
 use bailiff_engine::value::Unit;
 use bailiff_engine::yaml::quantity;
 use bailiff_exposition::{Labels, bounded, is_unprintable};
@@ -8,7 +10,9 @@ use bailiff_mps::place::{Part, ProcessView};
 use bailiff_mps::reply::{self, ReplyError};
 use bailiff_size::{Bytes, bytes, limit, size, split};
 use bailiff_snapshot::workload::{Home, enclosure};
-use bailiff_snapshot::{Claim, Io, Place, Status, locks as locks_of, place, redact, stat as stat_of};
+use bailiff_snapshot::{
+    Claim, Io, LoggedXid, Place, ProcessKey, Status, locks as locks_of, place, redact, stat as stat_of,
+};
 
 fn text(data: &[u8]) -> String {
     String::from_utf8_lossy(data).into_owned()
@@ -98,6 +102,26 @@ pub(crate) fn command(data: &[u8]) {
         };
         assert!(directories.is_none_or(|found| found.pipes.is_absolute() && found.logs.is_absolute()));
     }
+}
+
+/// A record, and the name of a process, which cannot change to which process a line is attributed.
+pub(crate) fn kernel_log(data: &[u8]) {
+    let text = text(data);
+    let (record, name) = text.split_once('\n').unwrap_or((&text, "python3"));
+    let since = Duration::from_secs(1);
+    if let Some(xid) = LoggedXid::parse(record) {
+        for number in [xid.sequence, xid.xid, xid.pid.into()] {
+            assert!(has_number(record, number), "{number} is not in the record");
+        }
+        let key = ProcessKey { pid: xid.pid, start_ticks: 0 };
+        assert!(!xid.is_of(&key, name, since) || record.contains(", name="));
+        assert!(!xid.is_of(&ProcessKey { pid: xid.pid ^ 1, ..key }, name, since), "of another process");
+    }
+    let name: String =
+        name.chars().filter(|char| (' '..='~').contains(char) && *char != '\\').take(15).collect();
+    let named = format!("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=41, name={name}, Ch 00000001");
+    let xid = LoggedXid::parse(&named).expect("a line with any name");
+    assert!(xid.pid == 41 && xid.is_of(&ProcessKey { pid: 41, start_ticks: 0 }, &name, since));
 }
 
 pub(crate) fn locks(data: &[u8]) {

@@ -33,8 +33,8 @@ macro_rules! targets {
 }
 
 targets!(
-    cgroup, stat, status, command, locks, mps, sizes, labels, ledger, stream, rules, lease, web, redis,
-    prometheus
+    cgroup, stat, status, command, locks, kernel_log, mps, sizes, labels, ledger, stream, rules, lease, web,
+    redis, prometheus
 );
 
 fn fuzz(name: &str) {

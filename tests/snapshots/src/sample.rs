@@ -33,6 +33,7 @@ pub fn sample(
         leases: None,
         quotas: None,
         slurm: None,
+        kernel_log: None,
         mps: None,
         gaps: Gaps::default(),
         workers_hung: 0,

@@ -100,6 +100,7 @@ impl From<&crate::Holder> for Holder {
                 crate::Utilization::Observed(_) => None,
             },
             idle_ms: millis(holder.idle),
+            xids: holder.xids.clone(),
         }
     }
 }

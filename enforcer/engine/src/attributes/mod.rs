@@ -88,6 +88,8 @@ attributes! {
     "Number of GPUs and MIG instances on which the target holds memory.";
 "context" [Process Workload] Unit::Words(process::CONTEXTS), "nvml", process::context,
     "Type of its GPU contexts; matches if the target has such a context on any GPU.";
+"xid" [Process Workload] Unit::Words(process::XIDS), "kernel log", process::xid,
+    "Xid error of the target on a GPU that it uses, according to the kernel log; matches if there was such an error since the exporter started. Only numbers of errors that an application can cause, and 45. Unknown if none was attributed: records can be lost, and most lines name no process. Needs an exporter with --kernel-log.";
 "has_lease" [Process Workload] Unit::Flag, "leases", process::has_lease,
     "The target holds a lease on all GPUs that it uses. Unknown while the lease server does not respond.";
 "vram_quota_ratio" [Process Workload] Unit::Percent, "quota", |target, view| view.quota_ratio(target),
@@ -181,7 +183,7 @@ mod tests {
             assert!(!attribute.of.is_empty(), "{}", attribute.name);
             assert!(attribute.help.ends_with('.') && !attribute.source.is_empty(), "{}", attribute.name);
             if let Unit::Words(words) = attribute.unit {
-                assert!((1..=32).contains(&words.len()), "{}: words are bits of a u32", attribute.name);
+                assert!((1..=64).contains(&words.len()), "{}: words are bits of a u64", attribute.name);
             }
         }
     }

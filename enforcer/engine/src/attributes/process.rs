@@ -171,9 +171,38 @@ pub(super) fn gpu_memory_limit_ratio(target: &Target, view: &View) -> Value {
     view.or_more(target, joined(of_cgroups(target, view, cgroup_memory::limit_ratio), f64::max))
 }
 
+/// Xids that the kernel log can attribute to a process.
+#[rustfmt::skip]
+pub(super) const XIDS: &[&str] = &[
+    "8", "11", "13", "25", "31", "39", "40", "41", "45", "60", "68", "69", "70", "71", "72", "75", "76", "77", "80", "82",
+    "83", "84", "85", "86", "88", "89", "94", "96", "97", "98", "99", "100", "101", "102", "103", "104", "105", "126",
+    "127", "128", "129", "130", "131", "132", "133", "134", "135", "139",
+];
+
+pub(super) fn xid(target: &Target, view: &View) -> Value {
+    let bit =
+        |xid: &u64| XIDS.iter().position(|known| known.parse() == Ok(*xid)).map(|position| 1 << position);
+    let xids = view.holdings(target).flat_map(|(_, holder)| holder.xids.keys());
+    // Records can be lost, and a line need not name the process.
+    Value::Words { seen: xids.filter_map(bit).fold(0, |all, bit: u64| all | bit), complete: false }
+}
+
 pub(super) fn has_lease(target: &Target, view: &View) -> Value {
     match view.has_lease(target) {
         Ok(truth) => Value::Flag(truth == Truth::True),
         Err(why) => Value::Unknown(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::XIDS;
+    use bailiff_snapshot::XidClass;
+
+    #[test]
+    fn xids_are_those_that_processes_can_cause() {
+        let caused = |xid: &u64| matches!(XidClass::of(*xid), XidClass::Application | XidClass::Cleanup);
+        let all: Vec<String> = (0..10_000).filter(caused).map(|xid| xid.to_string()).collect();
+        assert_eq!(XIDS, all);
     }
 }

@@ -47,7 +47,11 @@ fn comparison(attribute: &Attribute) -> Value {
         Unit::Flag => return json!({"type": "boolean"}),
         Unit::Words(words) => {
             let letters = LETTERS.iter().filter(|(_, word)| words.contains(word));
-            let all: Vec<&str> = words.iter().copied().chain(letters.map(|(letter, _)| *letter)).collect();
+            let all = words.iter().copied().chain(letters.map(|(letter, _)| *letter));
+            // YAML reads a word such as `31` as a number.
+            let all: Vec<Value> = all
+                .map(|word| word.parse().map_or_else(|_| json!(word), |number: u64| json!(number)))
+                .collect();
             let word = json!({"enum": all});
             return json!({"anyOf": [word, {"type": "array", "items": word, "minItems": 1}]});
         }

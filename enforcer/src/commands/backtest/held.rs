@@ -14,7 +14,7 @@ pub(super) const TAKEN: &str = "bailiff_snapshot_timestamp_seconds";
 pub(super) const SAME_START: f64 = 2.0;
 
 /// Metrics from which a snapshot is rebuilt.
-pub(super) const METRICS: [&str; 33] = [
+pub(super) const METRICS: [&str; 34] = [
     ANCHOR,
     TAKEN,
     "bailiff_source_up",
@@ -46,6 +46,7 @@ pub(super) const METRICS: [&str; 33] = [
     "bailiff_process_gpu_utilization_unknown_info",
     "bailiff_process_gpu_idle_seconds",
     "bailiff_process_gpu_busy_seconds_total",
+    "bailiff_process_gpu_xid_errors_total",
     "bailiff_slurm_gpu_allocation_info",
     "bailiff_slurm_gpu_unused_seconds",
 ];

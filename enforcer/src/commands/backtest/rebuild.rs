@@ -233,6 +233,7 @@ struct Holding {
     idle_ms: u64,
     busy: Option<f64>,
     growth: Option<f64>,
+    xids: BTreeMap<u64, u64>,
 }
 
 impl Holding {
@@ -251,6 +252,7 @@ impl Holding {
             utilization,
             unknown: if utilization.is_some() { None } else { self.unknown.or(Some(Why::Failed)) },
             idle_ms: self.idle_ms,
+            xids: self.xids,
         }
     }
 }
@@ -280,6 +282,10 @@ fn holdings(scrape: &Scrape<'_>) -> BTreeMap<(String, u32), Holding> {
     });
     each("bailiff_process_gpu_idle_seconds", &|holding, _, value| holding.idle_ms = whole(value * 1000.0));
     each("bailiff_process_gpu_busy_seconds_total", &|holding, _, value| holding.busy = Some(value));
+    each("bailiff_process_gpu_xid_errors_total", &|holding, labels, value| {
+        let xid = labels.get("xid").and_then(|xid| xid.parse().ok());
+        holding.xids.extend(xid.map(|xid| (xid, whole(value))));
+    });
     all
 }
 

@@ -89,6 +89,8 @@ pub(super) struct TestProcess {
     pub(super) gpu_util: Timeline<f64>,
     pub(super) cpu_util: Timeline<f64>,
     pub(super) io_rate: Timeline<f64>,
+    /// Number of an Xid that is attributed to it.
+    pub(super) xid: Timeline<f64>,
     pub(super) state: Timeline<String>,
     pub(super) orphaned: Timeline<String>,
 }
@@ -177,8 +179,8 @@ impl Fixture {
             .chain([&device.recovery_action, &device.clock_event].map(Timeline::samples))
         });
         let actors = self.actors.iter().flat_map(|actor| {
-            let numbers =
-                [&actor.vram, &actor.gpu_util, &actor.cpu_util, &actor.io_rate].map(Timeline::samples);
+            let numbers = [&actor.vram, &actor.gpu_util, &actor.cpu_util, &actor.io_rate, &actor.xid]
+                .map(Timeline::samples);
             numbers.into_iter().chain([actor.state.samples(), actor.orphaned.samples()])
         });
         let sources = self.sources.iter().map(|(_, source)| source.samples());
@@ -234,6 +236,7 @@ impl TestProcess {
             utilization,
             unknown: utilization.is_none().then_some(Why::Failed),
             idle_ms: 0,
+            xids: self.xid.at(sample).map(|xid| (whole(xid), 1)).into_iter().collect(),
         }
     }
 }

@@ -9,7 +9,7 @@
 //!     targets:
 //!       - process: 4100        # also: comm, user, uid, groups, exe, cmdline, cgroup, workload, container, pod,
 //!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, lease, age, from, until
-//!         series:              # also: io_rate, vram, state, orphaned, quota_denied, mps_status; what is not given is unknown
+//!         series:              # also: io_rate, vram, state, orphaned, quota_denied, mps_status, xid; what is not given is unknown
 //!           gpu_util: '0x240'  # percent: 0 and 240 times 0 more; `_` was not observed
 //!           cpu_util: '0x240'
 //!     gpus: [{gpu: 0, memory: 80GiB, series: {vram_unaccounted: '0x240'}}]

@@ -259,6 +259,7 @@ fn actor(
         gpu_util: percents(&series, "gpu_util", faults),
         cpu_util: plays(&series, ("cpu_util", Unit::Percent), faults),
         io_rate: plays(&series, ("io_rate", Unit::BytesPerSecond), faults),
+        xid: plays(&series, ("xid", Unit::Count), faults),
         mps_status,
         state,
         orphaned,
