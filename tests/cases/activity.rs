@@ -9,9 +9,12 @@
     reason = "a case runs programs, compares exact figures and fails loudly"
 )]
 
+use std::process::Command;
+
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::page::Page;
+use end_to_end::programs;
 
 const ALL: &str = "{1: 64.5, 2: 50, 3: 25, 5: 12.5, 10: 100, 30: 20, 31: 35, 40: 0, 50: not_supported}";
 
@@ -113,4 +116,22 @@ fn instances_have_their_own_activity_until_they_change() {
     };
     exporter.until("the change", changed);
     exporter.until("the activity of the new instances", |page| all(page).then_some(()));
+}
+
+#[test]
+fn info_shows_the_activity() {
+    let scenario = Scenario::new(&format!("gpus: [{{gpm: {ALL}}}]"));
+    let stream = scenario.directory().join("stream.sock");
+    let exporter =
+        Exporter::start(&scenario, &[&FLAGS, ["--stream", stream.to_str().unwrap()].as_slice()].concat());
+    exporter.until("the activity", |page| (!activity(page, "0").0.is_empty()).then_some(()));
+    let info = |flags: &[&str]| {
+        let mut command = Command::new(programs::bailiff());
+        command.arg("info").args(flags).env("BAILIFF_STREAM", &stream).env_remove("LEASE_REDIS_URL");
+        let output = command.env("LEASE_DIR", scenario.directory().join("pool")).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(info(&[]).contains("dram 100.0%, graphics 64.5%, jpeg 0.0%, nvdec 35.0%"), "{}", info(&[]));
+    let report: serde_json::Value = serde_json::from_str(&info(&["--json"])).unwrap();
+    assert_eq!(report["gpus"][0]["activity"]["tensor"], 0.125, "{report}");
 }

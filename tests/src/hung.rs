@@ -60,11 +60,13 @@ fn mounting((root, mode): (&Path, &str), device: File, command: &Command) -> Com
 }
 
 /// Opens a GPU's device file, as holders do, then executes another program while a file is open that is closed by that.
-const EXECUTE: &str = "import os, sys, time
+const EXECUTE: &str = "import ctypes, os, sys, time
 path, device, uid, children, parent = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 os.dup2(os.open(device, os.O_RDWR), 0)
-os.open(path, os.O_RDONLY)
+if parent != 'leaves':
+    os.open(path, os.O_RDONLY)
 os.setsid()
+first = os.getpid()
 os.setgid(uid)
 os.setuid(uid)
 for _ in range(children):
@@ -73,6 +75,16 @@ for _ in range(children):
 else:
     if parent == 'runs':
         time.sleep(1000)
+    if parent == 'leaves':
+        sys.exit()
+if parent == 'leaves':
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(1, 9)
+        os.setsid()
+        time.sleep(1000)
+    while os.getppid() == first:
+        time.sleep(0.01)
+    os.open(path, os.O_RDONLY)
 os.execv('/bin/sleep', ['sleep', '1000'])";
 
 /// What the first process of a [`HungExecution`] does.
@@ -82,6 +94,8 @@ pub enum Parent {
     Hangs,
     /// It sleeps.
     Runs,
+    /// It exits, so that pid 1 is the parent of its children. Each of them has a child in another session, which sleeps.
+    Leaves,
 }
 
 /// A process that hangs while it executes another program, because a file system does not answer when a file is closed.
@@ -121,7 +135,11 @@ impl HungExecution {
             .args(["-c", EXECUTE])
             .args([&root, &home.device()])
             .args([uid.to_string(), children.to_string()]);
-        execute.arg(if parent == Parent::Runs { "runs" } else { "hangs" });
+        execute.arg(match parent {
+            Parent::Hangs => "hangs",
+            Parent::Runs => "runs",
+            Parent::Leaves => "leaves",
+        });
         let process = mounting((&root, "100644"), input, &execute).spawn().expect("the process starts");
         let hung = Self { process, server };
         let serving = Arc::clone(&hung.server);

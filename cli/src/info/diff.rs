@@ -249,6 +249,7 @@ mod tests {
             memory_unknown: None,
             memory: Some(memory),
             utilization: None,
+            activity: BTreeMap::new(),
             compute_mode: None,
             recovery_action: None,
             energy_mj: None,

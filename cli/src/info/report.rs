@@ -72,6 +72,9 @@ pub(crate) struct GpuReport {
     pub(crate) memory_unknown: Option<Word<MemoryUnknown>>,
     /// Utilization in percent.
     pub(crate) utilization: Option<u32>,
+    /// Activity of each engine in the last interval, from 0 to 1.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) activity: BTreeMap<String, f64>,
     pub(crate) compute_mode: Option<Word<ComputeMode>>,
     /// What the GPU needs to work again.
     pub(crate) recovery_action: Option<Word<RecoveryAction>>,
@@ -261,6 +264,7 @@ impl GpuReport {
             memory: gpu.memory.as_ref().map(|memory| Memory::of(memory, holders.as_deref())),
             memory_unknown: gpu.memory_unknown.clone(),
             utilization: gpu.utilization,
+            activity: gpu.activity.clone(),
             compute_mode: gpu.compute_mode.clone(),
             recovery_action: gpu.recovery_action.clone(),
             xids: gpu.xids.clone(),

@@ -165,6 +165,13 @@ fn state_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
         return lines;
     }
     lines.push(pair("utilization", &or_unknown(gpu.utilization, |percent| format!("{percent}%"))));
+    if !gpu.activity.is_empty() {
+        let engine = |(engine, ratio): (&String, &f64)| {
+            format!("{} {:.1}%", line(engine).replace('_', " "), ratio * 100.0)
+        };
+        let text = gpu.activity.iter().map(engine).collect::<Vec<_>>().join(", ");
+        lines.extend(wrapped_pair("activity", &text, style, Tone::Plain));
+    }
     if let Some(needs) = gpu.needs() {
         lines.extend(wrapped_pair("recovery action", &needs, style, Tone::Bad));
     }

@@ -73,7 +73,7 @@ fn check_is_roots(directory: &Path, create: bool) -> Result<(), Failure> {
     let failed =
         |why: &dyn std::fmt::Display| Failure::unavailable(format!("{}: {why}", directory.display()));
     if create {
-        // What prevents it, the daemon or the next check reports.
+        // What prevents it, the next check reports.
         let _ = DirBuilder::new().mode(0o755).create(directory);
     }
     match fs::symlink_metadata(directory) {
@@ -88,7 +88,7 @@ fn check_is_roots(directory: &Path, create: bool) -> Result<(), Failure> {
         Ok(_) => {
             Err(failed(&"must be a directory that only root can change, because root starts the daemon"))
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound && !create => Ok(()),
         Err(error) => Err(failed(&error)),
     }
 }

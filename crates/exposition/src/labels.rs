@@ -8,6 +8,8 @@ use crate::is_unprintable;
 
 /// Maximum length of a label value, in bytes. Container ids have 64.
 const MOST_BYTES: usize = 128;
+/// Maximum length of a path, in bytes. The cgroup of a container in a pod has about 200.
+const MOST_PATH_BYTES: usize = 512;
 /// Maximum length of a sentence, in bytes.
 const MOST_PROSE_BYTES: usize = 2048;
 /// Replacement for a character that is unprintable or changes the direction of text.
@@ -34,7 +36,16 @@ impl Labels {
     }
 
     /// Appends a label, unless its value is empty, because Prometheus treats empty and absent labels alike.
-    pub fn with(mut self, name: &str, value: &str) -> Self {
+    pub fn with(self, name: &str, value: &str) -> Self {
+        self.within(MOST_BYTES, name, value)
+    }
+
+    /// Likewise, with the higher limit for paths.
+    pub fn with_path(self, name: &str, value: &str) -> Self {
+        self.within(MOST_PATH_BYTES, name, value)
+    }
+
+    fn within(mut self, most: usize, name: &str, value: &str) -> Self {
         if value.is_empty() {
             return self;
         }
@@ -44,7 +55,7 @@ impl Labels {
         if is_plain(value) {
             self.0.push_str(value);
         } else {
-            escape(&bounded(value), &mut self.0);
+            escape(&cut(value, most), &mut self.0);
         }
         self.0.push('"');
         self
@@ -121,6 +132,15 @@ fn escape(value: &str, into: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_may_be_longer() {
+        let path = format!("/{}", "a".repeat(300));
+        assert_eq!(Labels::default().with_path("cgroup", &path).open(), format!("{{cgroup=\"{path}\""));
+        assert!(Labels::default().with("comm", &path).open().ends_with("aa…\""));
+        let longer = Labels::default().with_path("cgroup", &"a".repeat(600));
+        assert_eq!(longer.open().len(), "{cgroup=\"\"".len() + MOST_PATH_BYTES + '…'.len_utf8());
+    }
 
     #[test]
     fn values_are_escaped_and_bounded() {

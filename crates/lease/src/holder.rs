@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use bailiff_proc::{LATE, Proc, Process, ReadError, lives, start, unless_gone};
+use bailiff_proc::{LATE, Proc, Process, ReadError, StatusReads, lives, start, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Claim, PidNamespace, ProcessKey, workload};
 
@@ -290,7 +290,7 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
             Ok((stat, claim))
         })
     });
-    let mut life = Life::Dead;
+    let (mut life, mut status_reads) = (Life::Dead, StatusReads::default());
     for (pid, read) in read.unwrap_or_else(|error| vec![(0, Err(error))]) {
         let stat = match read {
             Ok((stat, Some(Ok(Claim::Lease(name))))) if name == lease.lease => {
@@ -303,8 +303,9 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
             Ok((_, None | Some(Ok(Claim::Lease(_) | Claim::Nothing)))) | Err(ReadError::Gone) => continue,
             // The environment is unreadable or overwritten.
             Ok((stat, Some(Ok(Claim::Unread) | Err(_)))) => Ok(stat),
-            // The owner made the read hang.
-            Err(LATE) => proc.process(pid).and_then(|process| process.stat_from_status()),
+            // The owner made the read hang. Nothing more can become known.
+            Err(LATE) if life == Life::Unknown || !may_belong_to(&proc, pid, owner) => continue,
+            Err(LATE) => status_of(&proc, pid, &mut status_reads),
             Err(error) => Err(error),
         };
         // Processes of other users do not belong to the lease.
@@ -316,6 +317,12 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
         }
     }
     (life, None)
+}
+
+/// Returns what the `status` of a process shows, unless its user's processes take too long to read.
+fn status_of(proc: &Proc, pid: u32, reads: &mut StatusReads) -> Result<Stat, ReadError> {
+    let stat = reads.stat(&proc.process(pid)?)?;
+    if stat.comm.is_empty() { Err(LATE) } else { Ok(stat) }
 }
 
 /// Whether a process could have been started by the holder. An older process could not.

@@ -8,6 +8,7 @@ use std::path::Path;
 use bailiff_proc::{Directory, Proc, ReadError, unless_gone};
 use bailiff_snapshot::cgroup_memory::{CgroupMemory, LimitBackend, NO_LIMIT, levels};
 use bailiff_snapshot::dmem::{PciAddress, Regions};
+use bailiff_snapshot::text_limit::fits;
 use bailiff_snapshot::{Gap, Gaps};
 
 use crate::own_cgroup::values;
@@ -19,9 +20,9 @@ const INITIAL_NAMESPACE: &str = "cgroup:[4026531835]";
 const MOST_READ: usize = 1024;
 const MOST_ASKED: usize = 256;
 /// Maximum number of cgroups within each other.
-const MOST_LEVELS: usize = 64;
-/// Maximum number of cgroups in a cgroup whose guaranteed memory is summed.
-const MOST_CHILDREN: usize = 1024;
+const MOST_LEVELS: usize = 24;
+/// Maximum number of files and cgroups in cgroups whose guaranteed memory is summed.
+const MOST_CHILDREN: usize = 4096;
 
 /// Cgroup of each process, by pid.
 pub(crate) type Cgroups = BTreeMap<u32, String>;
@@ -67,6 +68,8 @@ pub(crate) struct CgroupLimits<'a> {
     capacity: Regions,
     /// Cgroups that could be read.
     read: BTreeMap<&'a str, Files>,
+    /// Number of entries of cgroups that may still be read.
+    children: usize,
 }
 
 impl<'a> CgroupLimits<'a> {
@@ -87,6 +90,7 @@ impl<'a> CgroupLimits<'a> {
             is_whole,
             capacity: values(&root, "dmem.capacity").ok().flatten().unwrap_or_default(),
             read: BTreeMap::new(),
+            children: MOST_CHILDREN,
         };
         let has_controller = !limits.capacity.is_empty() || root.exists("dmem.max");
         if has_controller && limits.read_all(&root).is_err() {
@@ -98,7 +102,7 @@ impl<'a> CgroupLimits<'a> {
     /// Reads all cgroups; fails if one that exists could not be read, or there are too many.
     fn read_all(&mut self, root: &Directory) -> Result<(), ReadError> {
         let mut outcome = Ok(());
-        for cgroup in self.cgroups.values().map(String::as_str).collect::<BTreeSet<_>>() {
+        for cgroup in outer_first(self.cgroups.values().map(String::as_str).collect()) {
             let read = self.read_levels(root, cgroup);
             outcome = outcome.and(unless_gone(read).map(drop));
         }
@@ -117,7 +121,8 @@ impl<'a> CgroupLimits<'a> {
             if self.read.len() >= MOST_READ {
                 return Err(ReadError::Malformed);
             }
-            let files = Files::read(inner.as_ref().unwrap_or(root), level != cgroup)?;
+            let children = (level != cgroup).then_some(&mut self.children);
+            let files = Files::read(inner.as_ref().unwrap_or(root), children)?;
             self.read.insert(level, files);
         }
         Ok(())
@@ -185,9 +190,16 @@ impl<'a> CgroupLimits<'a> {
     }
 }
 
+/// Sorts cgroups by depth: users can create deep ones, which must not use up the limits.
+fn outer_first(cgroups: BTreeSet<&str>) -> Vec<&str> {
+    let mut sorted: Vec<&str> = cgroups.into_iter().collect();
+    sorted.sort_by_key(|cgroup| levels(cgroup).count());
+    sorted
+}
+
 /// Returns whether a path in `/proc/PID/cgroup` names a cgroup that can be found in the file system.
 pub(crate) fn can_be_found(cgroup: &str) -> bool {
-    if levels(cgroup).count() > MOST_LEVELS {
+    if levels(cgroup).count() > MOST_LEVELS || !fits(cgroup) {
         return false;
     }
     let is_name =
@@ -196,7 +208,8 @@ pub(crate) fn can_be_found(cgroup: &str) -> bool {
 }
 
 impl Files {
-    fn read(cgroup: &Directory, is_ancestor: bool) -> Result<Self, ReadError> {
+    /// Reads the files of a cgroup. For an ancestor, `children` is the number of entries that may be read.
+    fn read(cgroup: &Directory, children: Option<&mut usize>) -> Result<Self, ReadError> {
         let min = values(cgroup, "dmem.min")?;
         let reserves = min.iter().flatten().any(|(_, bytes)| *bytes > 0);
         Ok(Self {
@@ -204,22 +217,23 @@ impl Files {
             min,
             current: values(cgroup, "dmem.current")?,
             peak: values(cgroup, "dmem.peak")?,
-            children_min: (is_ancestor && reserves).then(|| children_min(cgroup)).and_then(Result::ok),
+            children_min: children.filter(|_| reserves).and_then(|most| children_min(cgroup, most).ok()),
         })
     }
 }
 
 /// Returns the guaranteed memory of all cgroups directly below one.
-fn children_min(cgroup: &Directory) -> Result<Regions, ReadError> {
+fn children_min(cgroup: &Directory, most: &mut usize) -> Result<Regions, ReadError> {
     let mut names = Vec::new();
     cgroup.each_name(|name| {
         // Files have a dot in their names, and directories may.
         names.push(name.to_owned());
-        names.len() <= MOST_CHILDREN
+        names.len() <= *most
     })?;
-    if names.len() > MOST_CHILDREN {
+    if names.len() > *most {
         return Err(ReadError::Malformed);
     }
+    *most -= names.len();
     let mut all = Regions::new();
     for name in names {
         let child = match cgroup.directory(&name) {
@@ -251,7 +265,7 @@ impl<'a, A: FnMut(&str) -> DriverAnswer> Asked<'a, A> {
 
     fn rows(mut self, cgroups: &BTreeSet<&'a str>) -> Vec<CgroupMemory> {
         let mut rows = BTreeMap::new();
-        for cgroup in cgroups {
+        for cgroup in outer_first(cgroups.clone()) {
             for level in levels(cgroup) {
                 if self.answer(level) == DriverAnswer::NotOffered {
                     return Vec::new();

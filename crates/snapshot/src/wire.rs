@@ -151,6 +151,9 @@ pub struct Gpu {
     pub memory_unknown: Option<Word<MemoryUnknown>>,
     /// Utilization of the device, in percent.
     pub utilization: Option<u32>,
+    /// Activity of each engine in the last interval, from 0 to 1, if the exporter reads it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub activity: BTreeMap<String, f64>,
     /// Which processes may create a context.
     pub compute_mode: Option<Word<ComputeMode>>,
     /// What the GPU needs to work again.

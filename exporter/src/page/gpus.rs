@@ -126,10 +126,15 @@ fn activity(up: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
 
 fn cgroups(up: &[(Labels, &Gpu)], page: &mut Writer<'_>) {
     let row = |labels: &Labels, row: &CgroupMemory| {
-        labels.clone().with("cgroup", &row.cgroup).with("backend", row.backend.name())
+        labels.clone().with_path("cgroup", &row.cgroup).with("backend", row.backend.name())
     };
     let rows = up.iter().flat_map(|(labels, gpu)| gpu.cgroups.iter().map(|of| (row(labels, of), of)));
-    let rows: Vec<(Labels, &CgroupMemory)> = rows.collect();
+    // Of cgroups whose labels are cut to the same text, the outermost one counts.
+    let mut unique = BTreeMap::new();
+    rows.for_each(|(labels, row)| {
+        unique.entry(labels).or_insert(row);
+    });
+    let rows: Vec<(Labels, &CgroupMemory)> = unique.into_iter().collect();
     page.rows_as((&metrics::CGROUP_LIMIT, "bound"), &rows, |row| {
         [("hard", row.hard), ("soft", row.soft)]
             .into_iter()

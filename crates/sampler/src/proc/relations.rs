@@ -72,6 +72,8 @@ struct Entry {
     node: Node,
     member: Member,
     is_holder: bool,
+    /// Whether its parent is known.
+    has_parent: bool,
     /// Number of ancestors that were not read in time, if the process was not, either.
     depth: u32,
     workload: Option<Workload>,
@@ -81,7 +83,7 @@ struct Entry {
 
 impl Entry {
     fn new(node: Node, member: Member, is_holder: bool) -> Self {
-        Self { node, member, is_holder, depth: 0, workload: None, below: None }
+        Self { node, member, is_holder, has_parent: true, depth: 0, workload: None, below: None }
     }
 
     /// Returns whether the process is a holder or descends from one, as far as that was determined.
@@ -234,10 +236,12 @@ impl Relations {
             let Other { mut stat, uid, cgroup } = other;
             let (start_ticks, depth) = starts.get(&pid).copied().unwrap_or_default();
             stat.key.start_ticks = start_ticks;
-            self.unread_mps |= stat.comm == Role::COMM || stat.comm.is_empty();
+            // The values of a process whose status was not read, either, are made up.
+            let has_parent = !stat.comm.is_empty();
+            self.unread_mps |= stat.comm == Role::COMM || !has_parent;
             let node = Node::new(&stat, uid, cgroup.home.clone());
             let member = Member::new(&stat, cgroup.inside.clone());
-            self.table.insert(pid, Entry { depth, ..Entry::new(node, member, is_holder) });
+            self.table.insert(pid, Entry { has_parent, depth, ..Entry::new(node, member, is_holder) });
             self.unread.insert(pid, is_holder);
         }
         Ok(())
@@ -341,8 +345,7 @@ impl Relations {
             });
             let below = match entry.is_holder {
                 true => None,
-                // Its parent may not have been read.
-                false if entry.node.ppid == 1 && self.unread.contains_key(pid) => Some(Truth::Unknown),
+                false if !entry.has_parent => Some(Truth::Unknown),
                 false => Some(descends(&entry.node, meant, lookup).into()),
             };
             let Some(entry) = self.table.get_mut(pid) else { continue };
@@ -426,6 +429,8 @@ impl Relations {
             let Some(entry) = self.table.get(&other.stat.key.pid) else { continue };
             let (workload, below) = match (&entry.workload, entry.below.and_then(Truth::known)) {
                 (Some(workload), Some(below)) => (workload, below),
+                // It can descend only from holders that are marked.
+                (Some(workload), None) if below_unclear.contains(&other.stat.key.pid) => (workload, false),
                 // Skip a process with unknown workload that does not descend from a holder. Otherwise, one
                 // contradictory cgroup would make the members of the whole node unknown.
                 (None, Some(false)) => continue,
