@@ -12,10 +12,10 @@ use std::fmt::Write;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::park_timeout;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use end_to_end::cuda::Machine;
 use end_to_end::fake::Scenario;
@@ -31,8 +31,10 @@ struct Gpu<'a> {
     /// Returns the keys of the process list for a worker with this kind of work.
     lists: &'a dyn Fn(&str) -> String,
     workers: BTreeMap<u32, Observed>,
-    /// Whether a worker wrote outside of memory.
-    faulted: bool,
+    /// When a worker that writes outside of memory was first seen.
+    faulted: Option<Instant>,
+    /// The kernel log, and whether the error was written to it.
+    kernel_log: (PathBuf, bool),
     written: String,
 }
 
@@ -69,8 +71,20 @@ impl Gpu<'_> {
             "\n  processes:",
             &format!("\n  gpm: {{1: {percent}, 2: {percent}, 10: 0.0005}}\n  processes:"),
         );
-        self.faulted |= self.workers.values().any(|seen| seen.work == "fault");
-        if self.faulted {
+        let faulty = self.workers.iter().find(|(_, seen)| seen.work == "fault").map(|(pid, _)| *pid);
+        self.faulted = self.faulted.or_else(|| faulty.map(|_| Instant::now()));
+        // The worker must be in an earlier sample.
+        let is_settled = self.faulted.is_some_and(|seen| seen.elapsed() > Duration::from_secs(2));
+        if let Some(pid) = faulty.filter(|_| is_settled && !self.kernel_log.1) {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let line = format!(
+                "4,360,43920577,c;NVRM: Xid (PCI:0000:17:00): 31, pid={pid}, name={}, channel 0x0000001e, intr 00000000\n",
+                name.trim_end()
+            );
+            fs::write(&self.kernel_log.0, line).unwrap();
+            self.kernel_log.1 = true;
+        }
+        if self.faulted.is_some() {
             text = text.replace("\n  processes:", "\n  xid: [31]\n  processes:");
         }
         let listed = |seen: &Observed| seen.parent == program || seen.work == "mps-server";
@@ -142,12 +156,22 @@ fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, O
     fs::write(&device, "").unwrap();
     command.arg("--devices").arg(scenario.directory().join("nvidia")).env("FAKE_CUDA_DEVICE", device);
     command.arg("--nvml-library").arg(programs::fake_nvml()).env("FAKE_NVML_SCENARIO", scenario.path());
+    let kernel_log = out.path().join("kmsg");
+    fs::write(&kernel_log, "").unwrap();
+    command.arg("--kernel-log").arg(&kernel_log);
     command.env("PATH", format!("{}:/usr/bin:/bin", mps.bin().display())).env("FAKE_MPS_RELEASE", "550");
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
     }
     let mut child: Child = command.spawn().unwrap();
-    let mut gpu = Gpu { scenario, lists, workers: BTreeMap::new(), faulted: false, written: String::new() };
+    let mut gpu = Gpu {
+        scenario,
+        lists,
+        workers: BTreeMap::new(),
+        faulted: None,
+        kernel_log: (kernel_log, false),
+        written: String::new(),
+    };
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;

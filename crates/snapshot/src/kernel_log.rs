@@ -126,7 +126,8 @@ fn sequence(head: &str) -> Option<u64> {
     let priority = digits(fields.next()?)?;
     let sequence = digits(fields.next()?)?;
     digits(fields.next()?)?;
-    (priority >> 3 == 0 && fields.next()? == "-").then_some(sequence)
+    // NVIDIA's driver prints its lines as fragments.
+    (priority >> 3 == 0 && matches!(fields.next()?, "-" | "c")).then_some(sequence)
 }
 
 /// Parses a number without a sign.
@@ -197,6 +198,11 @@ mod tests {
             ("13, Graphics Exception: channel 0x0000000b, Class 0000c5c0", false),
             ("94, pid=4242, name=python, Contained: SM (0x1). RST: No, D-RST: No", false),
             // 580
+            (
+                "31, pid=4242, name=python, channel 0x0000001e, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC4 \
+                 GPCCLIENT_T1_0 faulted @ 0x0_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE",
+                true,
+            ),
             ("45, pid=4242, name=python, channel 0x00000001", true),
             ("45, pid=4242, name=python, channel 0x00000001 caused by previous Xid 149", false),
             // Errors that need a reset, or are those of the hardware.
@@ -270,7 +276,8 @@ mod tests {
             // Facilities from 1 (user), which the kernel gives to all records that users write.
             ("8,1,2,-", false),
             ("12,1,2,-", false),
-            ("4,1,2,c", false),
+            ("4,1,2,c", true),
+            ("4,1,2,+", false),
             ("4,1,2", false),
             ("4,1", false),
             ("4,+1,2,-", false),

@@ -27,7 +27,7 @@ use crate::programs::Setting;
 use crate::run::Run;
 
 const USAGE: &str =
-    "usage: hardware [--out DIR] [--nvml-library FILE] [--devices PREFIX] [--interval TIME] [--look-back TIME] [--observe TIME]
+    "usage: hardware [--out DIR] [--nvml-library FILE] [--devices PREFIX] [--kernel-log FILE] [--interval TIME] [--look-back TIME] [--observe TIME]
                 [--rows ID,...]
 
 Compare NVIDIA's driver with what GPU Bailiff assumes about it, on one GPU. Writes DIR/report.md
@@ -74,6 +74,7 @@ fn flags(arguments: &[String]) -> Result<Flags, Stop> {
         directory: PathBuf::new(),
         nvml: None,
         devices: "/dev/nvidia".to_owned(),
+        kernel_log: "/dev/kmsg".into(),
         interval: Duration::from_secs(1),
         look_back: Duration::from_secs(10),
         observe: Duration::from_secs(8),
@@ -87,6 +88,7 @@ fn flags(arguments: &[String]) -> Result<Flags, Stop> {
         match name.as_str() {
             "--out" => out = value.into(),
             "--nvml-library" => setting.nvml = Some(value.into()),
+            "--kernel-log" => setting.kernel_log = value.into(),
             "--devices" => setting.devices.clone_from(value),
             "--interval" => setting.interval = time()?,
             "--look-back" => setting.look_back = time()?,

@@ -111,14 +111,29 @@ impl Run {
         let faulty = self.start("fault")?;
         // If there is no error, the row reports that.
         let _ = until("an Xid error", || self.gpu().is_ok_and(|gpu| gpu.xids != before));
+        let is_logged = |gpu: &Gpu| {
+            let of_worker = gpu.holders.iter().filter(|holder| holder.pid == faulty.listed);
+            of_worker.flat_map(|holder| holder.xids.keys()).any(|xid| [13, 31].contains(xid))
+        };
+        let logged = self.setting.has_kernel_log().then(|| {
+            let _ = until("the error of the process", || self.gpu().is_ok_and(|gpu| is_logged(&gpu)));
+            self.gpu().is_ok_and(|gpu| is_logged(&gpu))
+        });
         drop(faulty);
         let new: Vec<u64> = self.gpu()?.xids.into_keys().filter(|xid| !before.contains_key(xid)).collect();
         let class = |xid: &u64| format!("{xid} ({})", XidClass::of(*xid).name());
-        let published = format!("Xid {}", new.iter().map(class).collect::<Vec<_>>().join(", "));
+        let of_process = match logged {
+            Some(true) => "one of the process in the kernel log",
+            Some(false) => "none of the process in the kernel log",
+            None => "the kernel log cannot be read",
+        };
+        let all = new.iter().map(class).collect::<Vec<_>>().join(", ");
+        let published = format!("Xid {all}; {of_process}");
         let expected = new.iter().any(|xid| [13, 31].contains(xid));
         let claims = [
             (expected, "neither Xid 13 nor 31 was received"),
             (new.iter().all(|xid| XidClass::of(*xid) == XidClass::Application), "another class"),
+            (logged != Some(false), "the kernel log attributes no error to the process"),
         ];
         outcome(["a kernel wrote to address 16", "", &published], &claims)
     }

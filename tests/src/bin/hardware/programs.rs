@@ -111,6 +111,7 @@ pub(crate) struct Setting {
     pub(crate) nvml: Option<PathBuf>,
     /// Prefix of the paths of device files.
     pub(crate) devices: String,
+    pub(crate) kernel_log: PathBuf,
     pub(crate) interval: Duration,
     pub(crate) look_back: Duration,
     pub(crate) observe: Duration,
@@ -121,6 +122,11 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
+    /// Returns whether the kernel log can be read.
+    pub(crate) fn has_kernel_log(&self) -> bool {
+        fs::File::open(&self.kernel_log).is_ok()
+    }
+
     /// Returns the path of a file in the run's directory.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.directory.join(name)
@@ -175,6 +181,7 @@ pub(crate) fn exporter(setting: &Setting) -> Result<Program, String> {
     command.arg(flag("record", &setting.at("record.jsonl"))).arg(flag("stream", &setting.at("stream.sock")));
     command.args(setting.nvml.as_ref().map(|path| flag("nvml-library", path)));
     command.args(setting.shares_pid_namespace.then_some("--trust-pid-namespace"));
+    command.args(setting.has_kernel_log().then(|| flag("kernel-log", &setting.kernel_log)));
     let exporter = Program::start(&mut command, &setting.at("exporter.log"))?;
     until("the exporter's stream", || setting.at("stream.sock").exists())?;
     Ok(exporter)

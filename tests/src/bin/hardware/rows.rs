@@ -106,7 +106,7 @@ rows! {
     "row-2" "no answer one snapshot before: utilization is unknown (`first_sample`)" { part first_snapshot }
     "health" "recovery action, remapped rows, ECC errors and clock events are published as the driver reports them" { part health }
     "own-cgroup" "the exporter's cgroup has no GPU memory limit, and the driver's total is published" { part own_cgroup }
-    "xid" "a write outside of memory is received as Xid 13 or 31, of class application" { part xid }
+    "xid" "a write outside of memory is received as Xid 13 or 31, of class application, and if the kernel log can be read, it attributes it to the process (`--kernel-log`)" { part xid }
     "pid" "the driver lists a process by the pid that it has here"
         { "a process has a context" ["idle", "memory"] of ["idle"] [SAME_PID] }
     "row-6" "no process is sampled, or only at 0 %, and the GPU is at most at 1 %: the processes on it are published as 0"

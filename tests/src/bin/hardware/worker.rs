@@ -17,6 +17,8 @@ const KERNEL: Duration = Duration::from_millis(5);
 const REST: Duration = Duration::from_millis(180);
 const BURST: usize = 4;
 const STREAMS: usize = 16;
+/// Age of a worker that writes outside of memory, when it does.
+const SETTLED: Duration = Duration::from_secs(3);
 
 /// An address at which no memory of the GPU is mapped.
 const UNMAPPED: u64 = 16;
@@ -52,6 +54,8 @@ fn run(work: &str) -> Result<(), String> {
             compute(&gpu, &streams?, None)
         }
         "fault" => {
+            // The kernel log is attributed only to processes that an earlier sample contains.
+            thread::park_timeout(SETTLED);
             // The error of the wait is the expected one.
             let _ = gpu.launch(&gpu.kernel(c"fault")?, 0, UNMAPPED).and_then(|()| gpu.wait());
             print_line("ready");
