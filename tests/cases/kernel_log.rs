@@ -34,8 +34,10 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let holder = Holder::sleeping();
-        let scenario =
-            Scenario::new(&format!("gpus: [{{processes: [{{pid: {}, used: 1GiB}}]}}, {{}}]", holder.pid()));
+        let scenario = Scenario::new(&format!(
+            "gpus: [{{processes: [{{pid: {}, used: 1GiB}}], xid: [8, 13, 31, 31, 31, 79]}}, {{}}]",
+            holder.pid()
+        ));
         let log = scenario.directory().join("kmsg");
         Self { scenario, holder, log }
     }
@@ -111,7 +113,7 @@ fn errors_of_the_process_are_counted_and_no_others() {
         format!("x {good}"),
         format!("NVRM: Xid (PCI:0000:17:00): 8, pid=1, name=x, pid={pid}, name=sleep, Ch 00000008"),
     ];
-    node.write(&format!("12,2,1,-;{good}\n4,2,1,c;{good}\n4,2,1;{good}\n {good}\n{good}\n"));
+    node.write(&format!("12,2,1,-;{good}\n4,2,1,+;{good}\n4,2,1;{good}\n {good}\n{good}\n"));
     node.append(&(3..).zip(others).collect::<Vec<_>>());
     // Records that were read before are not counted again.
     let own = [

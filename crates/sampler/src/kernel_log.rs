@@ -19,6 +19,12 @@ const MOST_XIDS: usize = 1024;
 /// More than the longest record (`PRINTK_MESSAGE_MAX`, and `CONSOLE_EXT_LOG_MAX` of older kernels).
 const LONGEST_RECORD: usize = 16 << 10;
 
+/// The kernel prints the name of a cgroup, which users choose, after this text and as a fragment of its own. If another
+/// task prints meanwhile, the name begins a record (`cpuset_print_current_mems_allowed` in `cpuset.c`).
+const BEFORE_NAME: &str = ",cpuset=";
+/// Microseconds for which no fragment counts after that.
+const NAME_PERIOD: u64 = 10_000_000;
+
 /// An open kernel log: `/dev/kmsg`, or a file with records in its format.
 pub(crate) struct KernelLogReader {
     path: PathBuf,
@@ -27,12 +33,14 @@ pub(crate) struct KernelLogReader {
     from: Duration,
     /// Beginning of a record, if a read ended within it; only of other files than `/dev/kmsg`.
     partial: Vec<u8>,
+    /// Time of the last record that ended with [`BEFORE_NAME`], in microseconds of the log.
+    name_due: Option<u64>,
 }
 
 impl KernelLogReader {
     /// Opens the log at its end. If that fails, the first read reports why.
     pub(crate) fn open(path: PathBuf) -> Self {
-        let mut reader = Self { path, file: None, from: Duration::ZERO, partial: Vec::new() };
+        let mut reader = Self { path, file: None, from: Duration::ZERO, partial: Vec::new(), name_due: None };
         // The error is that of the first read, which tries again.
         let _ = reader.reopen();
         reader
@@ -102,10 +110,11 @@ impl KernelLogReader {
         self.partial.extend_from_slice(bytes);
         let end = self.partial.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         // Lines that continue a record begin with a space, and have no head.
-        let lines = self.partial[..end].split(|byte| *byte == b'\n');
-        let found = lines.filter_map(|line| LoggedXid::parse(&String::from_utf8_lossy(line)));
-        for xid in found {
-            if xids.len() < MOST_XIDS {
+        let (read, name_due) = (String::from_utf8_lossy(&self.partial[..end]), &mut self.name_due);
+        for line in read.split('\n') {
+            let is_forged = may_be_forged(line, name_due);
+            let Some(xid) = LoggedXid::parse(line) else { continue };
+            if xids.len() < MOST_XIDS && !is_forged {
                 xids.push(xid);
             } else {
                 gaps.count(Gap::KernelLog);
@@ -117,6 +126,19 @@ impl KernelLogReader {
             gaps.count(Gap::KernelLog);
         }
     }
+}
+
+/// Returns whether a record may be a name that a user chose.
+fn may_be_forged(record: &str, name_due: &mut Option<u64>) -> bool {
+    let Some((head, text)) = record.split_once(';') else { return false };
+    let mut fields = head.split(',').skip(2);
+    let Some(micros) = fields.next().and_then(|micros| micros.parse::<u64>().ok()) else { return false };
+    let is_fragment = fields.next() == Some("c");
+    let is_forged = is_fragment && name_due.is_some_and(|due| micros.saturating_sub(due) < NAME_PERIOD);
+    if text.ends_with(BEFORE_NAME) {
+        *name_due = Some(micros);
+    }
+    is_forged
 }
 
 #[cfg(test)]
@@ -142,7 +164,13 @@ mod tests {
     const SECOND: &str = "4,9,6,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=41, name=python3, Ch 00000009\n";
 
     fn reader() -> KernelLogReader {
-        KernelLogReader { path: PathBuf::new(), file: None, from: Duration::ZERO, partial: Vec::new() }
+        KernelLogReader {
+            path: PathBuf::new(),
+            file: None,
+            from: Duration::ZERO,
+            partial: Vec::new(),
+            name_due: None,
+        }
     }
 
     /// Returns the sequence numbers of the errors, the gaps, and whether all was read.
@@ -170,6 +198,24 @@ mod tests {
         let (start, end) = SECOND.split_at(40);
         assert_eq!(drained(&mut reader, vec![Ok(FIRST), Ok(start)]), (vec![7], 0, true));
         assert_eq!(drained(&mut reader, vec![Ok(end)]), (vec![9], 0, true));
+    }
+
+    /// A user can choose the name of a cgroup, but not what other parts of the kernel print.
+    #[test]
+    fn name_of_a_cgroup_is_no_line_of_the_driver() {
+        let line = "NVRM: Xid (PCI:0000:3b:00): 31, pid=41, name=python3, Ch 00000009";
+        let records = |time: u64, flags: &str| format!("4,8,{time},{flags};{line},mems_allowed=0\n");
+        for (before, record, counts) in [
+            ("", records(6, "c"), true),
+            ("6,7,5,-;oom-kill:constraint=CONSTRAINT_MEMCG,cpuset=\n6,7,5,-;x\n", records(6, "c"), false),
+            ("6,7,5,c;,cpuset=\n", records(NAME_PERIOD, "c"), false),
+            ("6,7,5,c;,cpuset=\n", records(5 + NAME_PERIOD, "c"), true),
+            ("6,7,5,c;,cpuset=\n", records(6, "-"), true),
+        ] {
+            let (mut gaps, mut xids) = (Gaps::default(), Vec::new());
+            reader().take(format!("{before}{record}").as_bytes(), &mut xids, &mut gaps);
+            assert_eq!((xids.len() == 1, gaps.of(Gap::KernelLog) == 0), (counts, counts), "{before}{record}");
+        }
     }
 
     #[test]

@@ -97,14 +97,19 @@ impl LoggedXid {
 
     /// Returns whether the line is about this GPU or MIG instance.
     pub fn is_on(&self, gpu: &About) -> bool {
-        let slot = gpu.pci_bus_id.as_deref().and_then(|id| pci_slot(id.rsplit_once('.')?.0));
         let ids = gpu.mig.as_ref().map(|mig| (mig.gpu_instance, mig.compute_instance));
         let is_instance = match (self.gpu_instance, self.compute_instance) {
             (None, _) => true,
             (instance, None) => ids.is_some_and(|(found, _)| found == instance),
             both => ids == Some(both),
         };
-        slot == Some(self.slot) && is_instance
+        self.is_in_slot_of(gpu) && is_instance
+    }
+
+    /// Returns whether the line is about this GPU, or the GPU of this MIG instance, or a part of it.
+    pub fn is_in_slot_of(&self, gpu: &About) -> bool {
+        let slot = gpu.pci_bus_id.as_deref().and_then(|id| pci_slot(id.rsplit_once('.')?.0));
+        slot == Some(self.slot)
     }
 
     /// Returns whether the line is about a process with this identity and name. `since` is a time before the line was

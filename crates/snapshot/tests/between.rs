@@ -198,7 +198,8 @@ const SLOT: &str = "0000:17:00";
 fn with_log(n: u64, start_ticks: u64, lines: &[(u64, &str, u32)]) -> Sample {
     let gpu = gpu(n, vec![entry(PID, Some(GIB))]);
     let about = About { pci_bus_id: Some("00000000:17:00.0".into()), ..gpu.about.clone() };
-    let sample = sample(n, vec![GpuSample { about, ..gpu }], [found(PID, start_ticks)]);
+    let gpu = GpuSample { about, xids: vec![31; lines.len()], ..gpu };
+    let sample = sample(n, vec![gpu], [found(PID, start_ticks)]);
     Sample { kernel_log: Some(logged(n, lines)), ..sample }
 }
 
@@ -282,6 +283,7 @@ fn error_that_is_not_certainly_that_of_the_process_is_not_counted() {
             Some(vec![Entry { kinds: Kinds { mps: true, ..Kinds::default() }, ..entry(PID, None) }]);
     };
     assert_eq!(changed(|_| {}), 1);
+    assert_eq!(changed(|sample| sample.gpus[0].xids = vec![13]), 0, "the driver reported no such error");
     assert_eq!(changed(as_mps_client), 0, "client of MPS");
     assert_eq!(changed(|sample| of_process(sample).role = Some(Role::MpsServer)), 0, "server of MPS");
     assert_eq!(changed(|sample| of_process(sample).comm = Role::COMM.into()), 0, "may be a server of MPS");

@@ -342,7 +342,7 @@ fn mig(seq: u64) -> [GpuSample; 2] {
 
 /// Returns a log with a line about process 41.
 fn kernel_log(seq: u64) -> KernelLog {
-    let line = format!("4,{seq},1,-;NVRM: Xid (PCI:0000:10:00): 31, pid=41, name=python3, Ch 00000008");
+    let line = format!("4,{seq},1,-;NVRM: Xid (PCI:0000:10:00): 13, pid=41, name=python3, Ch 00000008");
     let at = |seq| Duration::from_secs(5 * seq);
     KernelLog {
         from: at(seq) + Duration::from_secs(1),

@@ -70,12 +70,25 @@ fn count(
     last
 }
 
+/// Returns whether the driver's events contain more such errors of the GPU than are counted for its processes: users can
+/// influence what the kernel prints.
+fn is_reported(xid: &LoggedXid, gpus: &[Gpu]) -> bool {
+    let in_slot = || gpus.iter().filter(|gpu| xid.is_in_slot_of(&gpu.about));
+    let counts = |xids: &BTreeMap<u64, u64>| xids.get(&xid.xid).copied().unwrap_or_default();
+    let events: u64 = in_slot().map(|gpu| counts(&gpu.xids)).sum();
+    let lines: u64 = in_slot().flat_map(|gpu| &gpu.holders).map(|holder| counts(&holder.xids)).sum();
+    lines < events
+}
+
 /// Returns the process that caused an error; `None` unless there is exactly one candidate.
 fn holder<'g>(
     xid: &LoggedXid,
     log: &KernelLog,
     (gpus, processes): (&'g mut [Gpu], &Processes),
 ) -> Option<&'g mut Holder> {
+    if !is_reported(xid, gpus) {
+        return None;
+    }
     let on_gpu = gpus.iter_mut().filter(|gpu| xid.is_on(&gpu.about)).flat_map(|gpu| &mut gpu.holders);
     let mut found = on_gpu.filter(|holder| holder.process.pid() == xid.pid).filter(|holder| {
         let facts = processes.get(&holder.process).and_then(|process| process.facts.as_ref());
