@@ -178,7 +178,7 @@ PROCESS_BYTE_SECONDS Counter ByteSeconds "bailiff_process_gpu_memory_byte_second
     "Absent if the driver never reported its memory.";
 PROCESS_XID_ERRORS Counter One "bailiff_process_gpu_xid_errors_total" ["gpu gpu_uuid pid xid"]
     "Lines of the kernel log about Xid errors that the process caused on the GPU, by number. Only with --kernel-log."
-    "Counted since the exporter started, and only if the line certainly belongs to the process (see Xid errors of processes). An error can have several lines. Absent for numbers without such a line.";
+    "Counted since the exporter started, and only if the line certainly belongs to the process (see Xid errors of processes). At most as many lines count as the driver reported errors of this number on the GPU. Absent for numbers without such a line.";
 OTHER_PROCESSES Gauge One "bailiff_gpu_other_processes" ["gpu gpu_uuid"]
     "Processes on the GPU that have no series of their own because of --max-processes.";
 OTHER_PROCESSES_MEMORY Gauge Bytes "bailiff_gpu_other_processes_memory_bytes" ["gpu gpu_uuid"]
