@@ -198,11 +198,11 @@ fn orphan_that_hangs_in_execve_makes_no_other_workload_unknown() {
     let rules = RULES.replace("target: process", "target: workload").replace("gpu_util", "cpu_util");
     let node = Node::new(&rules.replace("LIMITS", ""));
     let _hung = HungExecution::start(&node.home, UID, (Parent::Leaves, 1));
+    let other = Tenant::ending_on_term(&node.home);
+    node.hold(&other, 0, "used: 1GiB");
     node.exporter.until("a process that is not read", |page| {
         page.value("bailiff_gaps_total", &[("gap", "unread")]).filter(|gaps| *gaps > 1.0)
     });
-    let other = Tenant::ending_on_term(&node.home);
-    node.hold(&other, 0, "used: 1GiB");
     let _enforcer = node.home.enforcer(&[]);
     other.gone();
 }
