@@ -131,7 +131,8 @@ fn info_shows_the_activity() {
         let output = command.env("LEASE_DIR", scenario.directory().join("pool")).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(info(&[]).contains("dram 100.0%, graphics 64.5%, jpeg 0.0%, nvdec 35.0%"), "{}", info(&[]));
+    let text = info(&["--full"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("activity dram 100.0%, graphics 64.5%, jpeg 0.0%, nvdec 35.0%"), "{text}");
     let report: serde_json::Value = serde_json::from_str(&info(&["--json"])).unwrap();
     assert_eq!(report["gpus"][0]["activity"]["tensor"], 0.125, "{report}");
 }
