@@ -277,6 +277,7 @@ impl Read {
     /// Reads what the process cannot make hang.
     fn of_status(process: &Process, reads: &mut StatusReads) -> Result<Self, ReadError> {
         let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, reads.stat(process)?);
+        let stat = stat.unwrap_or_else(|| Stat::unknown(process.pid()));
         Ok(Self { stat, uid, cgroup, exe: None, exe_uid: None })
     }
 

@@ -56,10 +56,14 @@ is counted at a process only if all of this holds; otherwise the error is only i
 * The process started before the previous sample, when all earlier records had been read, so the pid was not reused. The
   timestamp of the record is not used, because its clock stops during suspend and drifts.
 * The process is neither a client nor a server of MPS, and the driver's pids are those of the host.
+* The driver has reported at least as many errors of this number on the GPU (`bailiff_gpu_xid_errors_total`) as lines are
+  counted.
+* The record is not a fragment of a line within 10 s of a record that ends with `,cpuset=`. The kernel prints the name of
+  a cgroup after this text, and users can choose such names. A line that is skipped for this reason counts as a gap.
 
-An error can have several lines, such as one for each channel. Counts start at 0 with the exporter and with the process;
-a process that has exited has none. Old records, and records that were written while the sampling worker was replaced, are
-not read. `bailiff_gaps_total{gap=\"kernel_log\"}` counts lost records.
+Counts start at 0 with the exporter and with the process; a process that has exited has none. Old records, and records
+that were written while the sampling worker was replaced, are not read. `bailiff_gaps_total{gap=\"kernel_log\"}` counts
+lost records.
 
 `/dev/kmsg` needs `CAP_SYSLOG`, unless the sysctl `kernel.dmesg_restrict` is 0. For the shipped unit, use a drop-in
 (`systemctl edit bailiff-exporter`), and add the flag to `BAILIFF_EXPORTER_FLAGS`:

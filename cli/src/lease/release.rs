@@ -38,8 +38,8 @@ pub(crate) fn release(flags: &flags::Release) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Returns the id of a GPU, its lease, and the lease's token. With a token, no waiting request is withdrawn: in the machine's own pool, the
-/// holder can write the name of another user's request into the record.
+/// Returns the id of a GPU, its lease, and the lease's token. With a token, no waiting request is withdrawn: in the
+/// machine's own pool, the holder can write the name of another user's request into the record.
 fn lease_of_gpu(pool: &mut dyn Leases, gpu: &str) -> Result<(String, String, Option<u64>), Failure> {
     let audit = pool.audit()?;
     let names: Vec<_> = audit.gpus.iter().map(|gpu| (gpu.id.clone(), gpu.uuid.clone())).collect();

@@ -80,7 +80,9 @@ fn check_is_roots(directory: &Path, create: bool) -> Result<(), Failure> {
         Ok(found) if found.is_dir() && found.uid() == 0 && found.mode() & OTHERS == 0 => {
             let parent =
                 directory.parent().unwrap_or(directory).canonicalize().map_err(|why| failed(&why))?;
-            match parent.ancestors().find(|above| !keeps_entries(above)) {
+            // On the path as it was given, directories can contain links.
+            let given = directory.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+            match parent.ancestors().chain(given).find(|above| !keeps_entries(above)) {
                 Some(above) => Err(failed(&format!("another user can replace it in {}", above.display()))),
                 None => Ok(()),
             }

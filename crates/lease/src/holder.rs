@@ -305,7 +305,10 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
             Ok((stat, Some(Ok(Claim::Unread) | Err(_)))) => Ok(stat),
             // The owner made the read hang. Nothing more can become known.
             Err(LATE) if life == Life::Unknown || !may_belong_to(&proc, pid, owner) => continue,
-            Err(LATE) => status_of(&proc, pid, &mut status_reads),
+            Err(LATE) => {
+                let stat = proc.process(pid).and_then(|process| status_reads.stat(&process));
+                stat.and_then(|stat| stat.ok_or(LATE))
+            }
             Err(error) => Err(error),
         };
         // Processes of other users do not belong to the lease.
@@ -317,12 +320,6 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
         }
     }
     (life, None)
-}
-
-/// Returns what the `status` of a process shows, unless its user's processes take too long to read.
-fn status_of(proc: &Proc, pid: u32, reads: &mut StatusReads) -> Result<Stat, ReadError> {
-    let stat = reads.stat(&proc.process(pid)?)?;
-    if stat.comm.is_empty() { Err(LATE) } else { Ok(stat) }
 }
 
 /// Whether a process could have been started by the holder. An older process could not.

@@ -294,7 +294,7 @@ impl Process {
     }
 
     /// Returns the pid.
-    pub(crate) const fn pid(&self) -> u32 {
+    pub const fn pid(&self) -> u32 {
         self.pid
     }
 

@@ -18,7 +18,7 @@ use crate::settings::SamplerSettings;
 const INITIAL_NAMESPACE: &str = "cgroup:[4026531835]";
 /// Maximum number of cgroups whose files are read, and, on each GPU, whose limits the driver is asked for.
 const MOST_READ: usize = 1024;
-const MOST_ASKED: usize = 256;
+pub(crate) const MOST_ASKED: usize = 256;
 /// Maximum number of cgroups within each other.
 const MOST_LEVELS: usize = 24;
 /// Maximum number of files and cgroups in cgroups whose guaranteed memory is summed.
@@ -279,9 +279,6 @@ impl<'a, A: FnMut(&str) -> DriverAnswer> Asked<'a, A> {
     }
 
     fn answer(&mut self, cgroup: &'a str) -> DriverAnswer {
-        if self.answers.len() >= MOST_ASKED && !self.answers.contains_key(cgroup) {
-            return DriverAnswer::Unknown;
-        }
         *self.answers.entry(cgroup).or_insert_with(|| (self.ask)(cgroup))
     }
 

@@ -50,3 +50,10 @@ pub struct Activity {
     /// Why there are no ratios; `None` also if activity is not read.
     pub unknown: Option<ActivityUnknown>,
 }
+
+impl Activity {
+    /// Returns the ratios by the names of the engines.
+    pub fn by_name(&self) -> BTreeMap<String, f64> {
+        self.ratios.iter().map(|(engine, ratio)| (engine.name().to_owned(), *ratio)).collect()
+    }
+}

@@ -25,7 +25,7 @@ use nvml_wrapper::error::NvmlError;
 use events::Events;
 use evidence::Stamps;
 
-use crate::cgroup_limits::{CgroupLimits, DriverAnswer};
+use crate::cgroup_limits::{CgroupLimits, DriverAnswer, MOST_ASKED};
 use crate::own_cgroup::OwnCgroup;
 
 /// The open driver.
@@ -244,8 +244,13 @@ fn cgroups(
     let address = samples[0].about.pci_bus_id.as_deref().and_then(pci_address);
     let Some((limits, address)) = context.limits.zip(address) else { return Vec::new() };
     let entries = samples.iter().filter_map(|sample| sample.entries.as_ref()).flatten();
+    let mut asked = 0;
     limits.of_gpu(address, entries.map(|entry| entry.pid), |cgroup| {
-        let Some(path) = limits.path(cgroup) else { return DriverAnswer::Unknown };
+        asked += 1;
+        let Some(path) = limits.path(cgroup).filter(|_| asked <= MOST_ASKED) else {
+            context.gaps.count(Gap::Memory);
+            return DriverAnswer::Unknown;
+        };
         match raw::memory_limits(gpu, &path) {
             Ok(limits) => DriverAnswer::Limits(limits),
             Err(NvmlError::NotFound) => DriverAnswer::None,

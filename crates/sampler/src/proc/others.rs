@@ -203,13 +203,16 @@ impl Others {
     }
 
     /// Returns what can be read of a process that makes other reads hang: parent, session, owner, cgroup, but no start time.
+    /// If its user's processes have used up the limit, only owner and cgroup are known, and false is returned.
     pub(crate) fn read_status(
         &mut self,
         process: &Process,
         reads: &mut StatusReads,
-    ) -> Result<Other, ReadError> {
+    ) -> Result<(Other, bool), ReadError> {
         let (stat, uid) = (reads.stat(process)?, process.owner().ok());
-        Ok(Other { stat, uid, cgroup: cgroup(&mut self.cgroups, &process.cgroup()?) })
+        let has_parent = stat.is_some();
+        let stat = stat.unwrap_or_else(|| Stat::unknown(process.pid()));
+        Ok((Other { stat, uid, cgroup: cgroup(&mut self.cgroups, &process.cgroup()?) }, has_parent))
     }
 
     /// Returns the processes of this interval with the `comm` of an MPS program.

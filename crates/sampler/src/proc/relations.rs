@@ -229,15 +229,13 @@ impl Relations {
                 Err(error) => return Err(gap(error)),
             }
         }
-        let parent = |pid: u32| found.get(&pid).map(|(other, _)| other.stat.ppid);
+        let parent = |pid: u32| found.get(&pid).map(|((other, _), _)| other.stat.ppid);
         let start = |pid: u32| self.table.get(&pid).map(|entry| entry.node.key.start_ticks);
         let starts = starts_of_ancestors(found.keys().copied(), parent, start);
-        for (pid, (other, is_holder)) in found {
+        for (pid, ((other, has_parent), is_holder)) in found {
             let Other { mut stat, uid, cgroup } = other;
             let (start_ticks, depth) = starts.get(&pid).copied().unwrap_or_default();
             stat.key.start_ticks = start_ticks;
-            // The values of a process whose status was not read, either, are made up.
-            let has_parent = !stat.comm.is_empty();
             self.unread_mps |= stat.comm == Role::COMM || !has_parent;
             let node = Node::new(&stat, uid, cgroup.home.clone());
             let member = Member::new(&stat, cgroup.inside.clone());
@@ -343,10 +341,12 @@ impl Relations {
                 Workload::Tree(root) => !self.unread.contains_key(&root.pid),
                 Workload::Named(_) => true,
             });
-            let below = match entry.is_holder {
-                true => None,
-                false if !entry.has_parent => Some(Truth::Unknown),
-                false => Some(descends(&entry.node, meant, lookup).into()),
+            let below = if entry.is_holder {
+                None
+            } else if entry.has_parent {
+                Some(descends(&entry.node, meant, lookup).into())
+            } else {
+                Some(Truth::Unknown)
             };
             let Some(entry) = self.table.get_mut(pid) else { continue };
             entry.node.set_workload(found.as_ref());

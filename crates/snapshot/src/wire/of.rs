@@ -66,13 +66,7 @@ impl Gpu {
             }),
             memory_unknown: gpu.memory_unknown.map(Word::Known),
             utilization: gpu.telemetry.utilization,
-            activity: gpu
-                .telemetry
-                .activity
-                .ratios
-                .iter()
-                .map(|(engine, ratio)| (engine.name().to_owned(), *ratio))
-                .collect(),
+            activity: gpu.telemetry.activity.by_name(),
             compute_mode: gpu.telemetry.compute_mode.map(Word::Known),
             recovery_action: health.recovery_action.map(Word::Known),
             row_remap_pending: health.memory.remap_pending,
