@@ -11,7 +11,7 @@ use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Files, LATE, Proc, Process, ReadError, StatusReads, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::text_limit::LONGEST_PATH;
-use bailiff_snapshot::{Place, ProcessKey, State, Status};
+use bailiff_snapshot::{Place, ProcessKey, State, Status, is_criu};
 
 /// Major number of `/dev/nvidia0` and so on (Linux, Documentation/admin-guide/devices.txt).
 const NVIDIA: u32 = 195;
@@ -82,6 +82,9 @@ impl Processes {
     /// Returns all processes. Processes in `before` are not read again unless their pid is in `again`, which
     /// saves time. A process that is to be signalled must be read again once its pidfd is open.
     ///
+    /// Programs are read only of the processes in `again`, and of those that may be CRIU: for other users' processes, the
+    /// privileged process has to read them, and a user can give very many processes the name of a protected program.
+    ///
     /// # Errors
     /// If a process cannot be read, or not all are visible.
     pub fn since(&self, before: Table, again: &BTreeSet<u32>) -> Result<Table, ProcessTableError> {
@@ -89,7 +92,11 @@ impl Processes {
         let mut people = before.people;
         people.retain(|pid, _| pids.contains(pid) && !again.contains(pid) && !before.unread.contains(pid));
         let new: Vec<u32> = pids.into_iter().filter(|pid| !people.contains_key(pid)).collect();
-        let read = self.proc.each(new, None, |proc, pid| Read::of(&proc.process(pid)?));
+        let with_program = again.clone();
+        let read = self.proc.each(new, None, move |proc, pid| {
+            let process = proc.process(pid)?;
+            if with_program.contains(&pid) { Read::of(&process) } else { Read::of_any(&process) }
+        });
         let (mut places, mut unread, mut reads) = (Places::new(), BTreeMap::new(), StatusReads::default());
         for (pid, read) in read.map_err(ProcessTableError::Unreadable)? {
             if read.as_ref().is_err_and(|error| *error == LATE) {
@@ -267,10 +274,18 @@ struct Read {
 impl Read {
     /// Reads a process. The process can make that hang.
     fn of(process: &Process) -> Result<Self, ReadError> {
-        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.stat()?);
         // A name that protects only outside containers is looked up for all.
-        let named = guard::is_named(&stat.comm, false);
-        let (exe, exe_uid) = if named { process.program() } else { (None, None) };
+        Self::with_program_if(process, |stat, _| guard::is_named(&stat.comm, false))
+    }
+
+    /// Like [`Self::of`], for a process that is not acted upon.
+    fn of_any(process: &Process) -> Result<Self, ReadError> {
+        Self::with_program_if(process, |stat, uid| is_criu(&stat.comm, Some(uid), (None, None)))
+    }
+
+    fn with_program_if(process: &Process, matters: fn(&Stat, u32) -> bool) -> Result<Self, ReadError> {
+        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.stat()?);
+        let (exe, exe_uid) = if matters(&stat, uid) { process.program() } else { (None, None) };
         Ok(Self { stat, uid, cgroup, exe, exe_uid })
     }
 
@@ -329,6 +344,26 @@ fn located(cgroup: &[u8]) -> (Arc<Place>, Option<Arc<str>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_of_others_are_read_only_on_demand() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("Xorg");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("infinity").spawn().unwrap();
+        let proc_table = Processes::open(Path::new("/proc"), "/dev/nvidia").unwrap();
+        let pid = child.id();
+        let exe = |table: Table| table.people[&pid].exe.clone();
+        let read = (
+            exe(proc_table.everybody().unwrap()),
+            exe(proc_table.since(proc_table.everybody().unwrap(), &BTreeSet::from([pid])).unwrap()),
+            proc_table.person(pid).unwrap().unwrap().exe,
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let path = program.display().to_string();
+        assert_eq!(read, (None, Some(path.clone()), Some(path)));
+    }
 
     #[test]
     fn program_of_this_process_is_known_and_of_another_start_is_not() {

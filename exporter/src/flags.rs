@@ -71,6 +71,10 @@ pub struct Flags {
     /// and sample.
     #[arg(long)]
     pub gpm: bool,
+    /// Count the processes of a MIG instance as idle while nothing runs on it. Experimental: not yet confirmed on a GPU with
+    /// MIG.
+    #[arg(long = "mig-idle", requires = "gpm")]
+    pub mig_idle: bool,
     /// Count the Xid errors of each process, from the kernel log. FILE has records in the format of /dev/kmsg, which is the
     /// default. /dev/kmsg needs `CAP_SYSLOG`, unless the sysctl `kernel.dmesg_restrict` is 0, and systemd's
     /// ProtectKernelLogs=no (docs/metrics.md).

@@ -116,6 +116,7 @@ impl TryFrom<Flags> for Settings {
                 mps: Mps::Read,
                 namespace: if flags.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
                 activity: flags.gpm,
+                mig_idle: flags.mig_idle,
                 kernel_log: flags.kernel_log,
                 ..SamplerSettings::default()
             },

@@ -14,6 +14,7 @@ use std::process::Command;
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::page::Page;
+use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
 
 const ALL: &str = "{1: 64.5, 2: 50, 3: 25, 5: 12.5, 10: 100, 30: 20, 31: 35, 40: 0, 50: not_supported}";
@@ -116,6 +117,121 @@ fn instances_have_their_own_activity_until_they_change() {
     };
     exporter.until("the change", changed);
     exporter.until("the activity of the new instances", |page| all(page).then_some(()));
+}
+
+const CALM: &str = "{1: 0.0065, 2: 0, 10: 0.0005, 30: 0, 40: 0}";
+const BUSY: &str = "{1: 70, 2: 34.4, 10: 12, 30: 0, 40: 3}";
+
+/// Returns a GPU with MIG instances, each with its id, compute instance, activity and processes.
+fn with_instances(instances: &[(u32, u32, &str, &str)]) -> String {
+    let instance = |(gi, ci, gpm, processes): &(u32, u32, &str, &str)| {
+        format!(
+            "{{gi: {gi}, ci: {ci}, profile: 1g.18gb, memory: {{total: 16GiB}}, gpm: {gpm}, processes: [{processes}]}}"
+        )
+    };
+    let instances = instances.iter().map(instance).collect::<Vec<_>>().join(", ");
+    format!("gpus: [{{gpm: {{1: 30}}, mig: [{instances}]}}]")
+}
+
+fn exporter_with(scenario: &Scenario, procfs: &Procfs, flags: &[&str]) -> Exporter {
+    let procfs = procfs.path().to_str().unwrap();
+    Exporter::start(scenario, &[&FLAGS, ["--procfs", procfs].as_slice(), flags].concat())
+}
+
+fn procfs(pids: &[u32]) -> Procfs {
+    let procfs = Procfs::new();
+    procfs.write("self/cgroup", "0::/\n");
+    pids.iter().for_each(|pid| procfs.add(&Process::new(*pid)));
+    procfs
+}
+
+/// Returns the SM utilization of a process in percent, or why it is unknown.
+fn utilization(page: &Page, pid: &str) -> Result<f64, String> {
+    let engine = [("pid", pid), ("engine", "sm")];
+    let known = page.value("bailiff_process_gpu_utilization_ratio", &engine);
+    let why = page.label("bailiff_process_gpu_utilization_unknown_info", &[("pid", pid)], "reason");
+    known.map(|ratio| (ratio * 100.0).round()).ok_or(why.unwrap_or_default())
+}
+
+#[test]
+fn activity_of_an_instance_is_that_of_its_only_process() {
+    let (one, two) = ("{pid: 4100, used: 1GiB}", "{pid: 4100, used: 1GiB}, {pid: 4101, used: 1GiB}");
+    let unknown = |why: &str| Err(why.to_owned());
+    for (instances, expected) in [
+        (vec![(1, 0, BUSY, one)], Ok(70.0)),
+        (vec![(1, 0, CALM, one)], Ok(0.0)),
+        (vec![(1, 0, CALM, two)], Ok(0.0)),
+        (vec![(1, 0, CALM, "{pid: 4100, used: 1GiB, kind: [compute, mps]}")], Ok(0.0)),
+        (vec![(1, 0, BUSY, two)], unknown("shared_instance")),
+        (vec![(1, 0, BUSY, "{pid: 4100, used: 1GiB, kind: [compute, mps]}")], unknown("shared_by_mps")),
+        (vec![(1, 0, BUSY, "{pid: 4100, used: 1GiB}, {pid: 0, used: 1GiB}")], unknown("unattributed")),
+        // Compute instances share the activity of their GPU instance, others do not.
+        (vec![(1, 0, BUSY, one), (1, 1, BUSY, "{pid: 4101, used: 1GiB}")], unknown("shared_instance")),
+        (vec![(1, 0, BUSY, one), (2, 0, BUSY, "{pid: 4101, used: 1GiB}")], Ok(70.0)),
+        (vec![(1, 0, CALM, one), (2, 0, BUSY, "{pid: 4101, used: 1GiB}")], Ok(0.0)),
+        // A metric is missing, cannot be true, or failed; there are only copies; or work is too short to tell.
+        (vec![(1, 0, "{1: 70, 2: 34.4, 10: 12, 40: 0}", one)], unknown("mig")),
+        (vec![(1, 0, "{1: 0, 2: nan, 10: 0, 30: 0, 40: 0}", one)], unknown("mig")),
+        (vec![(1, 0, "{1: 0, 2: 0, 10: 0, 30: 101, 40: 0}", one)], unknown("mig")),
+        (vec![(1, 0, "{1: 0, 2: 0, 10: timeout, 30: 0, 40: 0}", one)], unknown("mig")),
+        (vec![(1, 0, "{1: 0.0065, 2: 0, 10: 1.14, 30: 0, 40: 0}", one)], unknown("mig")),
+        (vec![(1, 0, "{1: 0.5, 2: 0.2, 10: 0, 30: 0, 40: 0}", one)], unknown("mig")),
+        (vec![(1, 0, "null", one)], unknown("mig")),
+    ] {
+        let scenario = Scenario::new(&with_instances(&instances));
+        let exporter = exporter_with(&scenario, &procfs(&[4100, 4101]), &["--mig-idle"]);
+        let is_second = |page: &Page| (page.value("bailiff_snapshots_total", &[])? >= 3.0).then_some(());
+        let page = exporter.until("the second sample", |page| is_second(page).map(|()| page.clone()));
+        assert_eq!(utilization(&page, "4100"), expected, "{instances:?}");
+    }
+}
+
+#[test]
+fn process_of_an_instance_is_idle_only_on_request() {
+    let scenario = Scenario::new(&with_instances(&[(1, 0, CALM, "{pid: 4100, used: 1GiB}")]));
+    let procfs = procfs(&[4100, 4101]);
+    let exporter = exporter_with(&scenario, &procfs, &[]);
+    let ratio = |page: &Page| (!activity(page, "0:0").0.is_empty()).then(|| utilization(page, "4100"));
+    assert_eq!(exporter.until("the activity", ratio), Err("mig".to_owned()));
+    let exporter = exporter_with(&scenario, &procfs, &["--mig-idle"]);
+    exporter.until("idleness", |page| (utilization(page, "4100") == Ok(0.0)).then_some(()));
+    let idle = |page: &Page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]);
+    exporter.until("idle time", |page| (idle(page)? > 0.0).then_some(()));
+    // A process that comes is not idle for the time before, and work of one that went belongs to nobody.
+    let both = "{pid: 4100, used: 1GiB}, {pid: 4101, used: 1GiB}";
+    let mut comes = vec![Err("not_listed_before".to_owned()), Err("shared_instance".to_owned())];
+    scenario.set(&with_instances(&[(1, 0, BUSY, both)]));
+    exporter.until("the second process", |page| {
+        let known = utilization(page, "4101");
+        assert!(known == Err(String::new()) || comes.contains(&known), "{known:?}");
+        (known == comes[1]).then_some(())
+    });
+    comes = vec![Err("shared_instance".to_owned()), Ok(70.0)];
+    scenario.set(&with_instances(&[(1, 0, BUSY, "{pid: 4100, used: 1GiB}")]));
+    exporter.until("the only process", |page| {
+        let known = utilization(page, "4100");
+        assert!(comes.contains(&known), "{known:?}");
+        (known == comes[1]).then_some(())
+    });
+}
+
+#[test]
+fn instance_that_was_created_anew_has_no_activity() {
+    let instances = with_instances(&[(1, 0, BUSY, "{pid: 4100, used: 1GiB}")]);
+    let scenario = Scenario::new(&instances);
+    let exporter = exporter_with(&scenario, &procfs(&[4100]), &[]);
+    exporter.until("the activity", |page| (utilization(page, "4100") == Ok(70.0)).then_some(()));
+    // With the same UUID, only an event shows the change.
+    scenario.set(&instances.replace("gpus: [{", "gpus: [{mig_changes: 1, "));
+    let mut reasons = Vec::new();
+    exporter.until("the activity after the change", |page| {
+        let (ratios, why) = activity(page, "0:0");
+        assert!(ratios.is_empty() == (utilization(page, "4100") == Err("mig".to_owned())), "{why:?}");
+        reasons.extend(why.filter(|why| !reasons.contains(why)));
+        (!reasons.is_empty() && !ratios.is_empty()).then_some(())
+    });
+    let expected = ["instances_changed", "first_sample"];
+    assert!(reasons.iter().all(|why| expected.contains(&why.as_str())), "{reasons:?}");
 }
 
 #[test]

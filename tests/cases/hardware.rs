@@ -35,6 +35,8 @@ struct Gpu<'a> {
     faulted: Option<Instant>,
     /// The kernel log, and whether the error was written to it.
     kernel_log: (PathBuf, bool),
+    /// Whether the processes are on a MIG instance.
+    mig: bool,
     written: String,
 }
 
@@ -62,7 +64,7 @@ impl Gpu<'_> {
         let orphans = self.workers.values().filter(|seen| seen.work == "forked" && seen.parent != program);
         let orphaned = orphans.filter(|seen| !self.workers.contains_key(&seen.parent)).count();
         let mut text = format!(
-            "sampling_period: 20ms\nring: 600\ngpus:\n- energy_grows: true\n  power: 300W\n  memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
+            "missing: [nvmlDeviceGetAccountingStats_v2]\nsampling_period: 20ms\nring: 600\ngpus:\n- energy_grows: true\n  power: 300W\n  memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
             1024 * orphaned
         );
         let is_busy = self.workers.values().any(|seen| (self.lists)(&seen.work).contains("sm: 97"));
@@ -71,6 +73,12 @@ impl Gpu<'_> {
             "\n  processes:",
             &format!("\n  gpm: {{1: {percent}, 2: {percent}, 10: 0.0005}}\n  processes:"),
         );
+        if self.mig {
+            let gpm = format!("{{1: {percent}, 2: {percent}, 10: 0.0005, 30: 0, 40: 0}}");
+            let instance =
+                format!("{{gi: 1, profile: 1g.18gb, memory: {{total: 16GiB}}, gpm: {gpm}, processes: [");
+            text = format!("gpus:\n- gpm: {{1: 30}}\n  mig: [{instance}");
+        }
         let faulty = self.workers.iter().find(|(_, seen)| seen.work == "fault").map(|(pid, _)| *pid);
         self.faulted = self.faulted.or_else(|| faulty.map(|_| Instant::now()));
         // The worker must be in an earlier sample.
@@ -90,8 +98,13 @@ impl Gpu<'_> {
         let listed = |seen: &Observed| seen.parent == program || seen.work == "mps-server";
         let mut any = false;
         for (pid, seen) in self.workers.iter().filter(|(_, seen)| listed(seen)) {
-            let _ = write!(text, "\n  - {{pid: {pid}, {}}}", (self.lists)(&seen.work));
+            let separator = if self.mig { "," } else { "" };
+            let item = if self.mig { "" } else { "- " };
+            let _ = write!(text, "\n  {item}{{pid: {pid}, {}}}{separator}", (self.lists)(&seen.work));
             any = true;
+        }
+        if self.mig {
+            (text, any) = (text + "]}]", true);
         }
         if text != self.written {
             self.scenario.set(if any { &text } else { text.trim_end_matches("\n  processes:") });
@@ -145,6 +158,15 @@ fn command(machine: &Machine, out: &Path) -> Command {
 /// Runs the program as this user with a driver that lists workers in this way. Returns the report as JSON and as
 /// Markdown, and the exit code.
 fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, Option<i32>) {
+    report_of(lists, uid, &[], false)
+}
+
+fn report_of(
+    lists: &dyn Fn(&str) -> String,
+    uid: Option<u32>,
+    flags: &[&str],
+    mig: bool,
+) -> (Value, String, Option<i32>) {
     let (machine, mps, out) = (Machine::new(), Mps::of("550"), tempfile::tempdir().unwrap());
     let scenario = Scenario::new("sampling_period: 20ms\ngpus: [{}]");
     for path in [out.path(), scenario.directory(), machine.path("").as_path()] {
@@ -158,7 +180,7 @@ fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, O
     command.arg("--nvml-library").arg(programs::fake_nvml()).env("FAKE_NVML_SCENARIO", scenario.path());
     let kernel_log = out.path().join("kmsg");
     fs::write(&kernel_log, "").unwrap();
-    command.arg("--kernel-log").arg(&kernel_log);
+    command.arg("--kernel-log").arg(&kernel_log).args(flags);
     command.env("PATH", format!("{}:/usr/bin:/bin", mps.bin().display())).env("FAKE_MPS_RELEASE", "550");
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
@@ -170,6 +192,7 @@ fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, O
         workers: BTreeMap::new(),
         faulted: None,
         kernel_log: (kernel_log, false),
+        mig,
         written: String::new(),
     };
     let status = loop {
@@ -201,7 +224,8 @@ fn documented_driver_agrees_in_every_row() {
     for uid in [None, Some(NOBODY_UID)] {
         let (report, markdown, code) = report(&as_documented, uid);
         for (id, verdict) in verdicts(&report) {
-            let expected = if ["row-1", "two-lists"].contains(&id) { "not tried" } else { "agree" };
+            let not_tried = ["row-1", "two-lists", "mig-activity", "accounting"];
+            let expected = if not_tried.contains(&id) { "not tried" } else { "agree" };
             assert_eq!(verdict, expected, "{id}\n{markdown}");
         }
         assert_eq!(code, Some(0));
@@ -210,6 +234,12 @@ fn documented_driver_agrees_in_every_row() {
         let page = fs::read_to_string(programs::root().join("docs/hardware.md")).unwrap();
         assert_eq!(stable(&page), stable(&markdown), "docs/hardware.md has another report");
     }
+}
+
+#[test]
+fn instance_is_tried_where_mig_is_on() {
+    let (report, markdown, code) = report_of(&as_documented, None, &["--rows", "mig-activity"], true);
+    assert_eq!((verdicts(&report)["mig-activity"], code), ("agree", Some(0)), "{markdown}");
 }
 
 #[test]

@@ -288,7 +288,7 @@ fn release_mine_skips_leases_of_a_run() {
     assert_eq!(states(&pool), ["leased", "leased", "idle", "idle", "idle", "idle"]);
     // The command of a `run` lease keeps the lease even if the record claims that it is an `acquire` lease.
     let holder = hold(&pool, &["run", "--gpu", "2"]);
-    let file = pool.path().join("gpu/2");
+    let file = pool.path().join("record/2");
     let record = fs::read_to_string(&file).unwrap();
     assert!(record.contains(r#""mode":"run""#), "{record}");
     fs::write(&file, record.replace(r#""mode":"run""#, r#""mode":"acquire""#)).unwrap();
@@ -372,7 +372,7 @@ fn forged_record_directs_no_release_to_another_user() {
     until("the lease of user nobody", || (gpu(&pool, 1)["lease"]["user"] == "nobody").then_some(()));
     let waiter = waiter(&pool, "waiter");
     let ticket = json_of(&pool, &["queue", "--json"])[0]["lease"].clone();
-    let files = ["gpu/0", "gpu/1"].map(|file| pool.path().join(file));
+    let files = ["record/0", "record/1"].map(|file| pool.path().join(file));
     let [victims, attackers]: [Value; 2] =
         files.clone().map(|file| serde_json::from_slice(&fs::read(file).unwrap()).unwrap());
     let forge = |file: &Path, mut record: Value, name: &Value, (field, value): (&str, Option<&str>)| {
@@ -470,7 +470,7 @@ fn shared_lock_of_another_user_is_shown_as_holder() {
     assert!(pids.contains(&u64_of(&shown["lease"]["pid"])), "{shown}");
     assert_eq!(gpu(&pool, 1)["blockers"], Value::Null);
     // A record does not turn a shared lock into a lease.
-    let record = fs::read_to_string(pool.path().join("gpu/0")).unwrap();
+    let record = fs::read_to_string(pool.path().join("record/0")).unwrap();
     assert!(record.is_empty());
     let listed = stdout_of(&run(&pool, &["list"]));
     let line = listed.lines().find(|line| line.starts_with("0 ")).unwrap();
@@ -504,7 +504,7 @@ fn forced_init_ignores_shared_locks_and_keeps_exclusive_ones() {
     assert_eq!(force(), 0);
     assert_eq!(states(&pool), ["idle"; 2]);
     let holder = hold(&pool, &["run", "-n", "2"]);
-    fs::write(pool.path().join("gpu/0"), "{}").unwrap();
+    fs::write(pool.path().join("record/0"), "{}").unwrap();
     assert_eq!(force(), 75);
     end(holder, Signal::TERM);
     assert!(reader.try_wait().unwrap().is_none());
@@ -515,7 +515,7 @@ fn forced_init_ignores_shared_locks_and_keeps_exclusive_ones() {
 #[test]
 fn record_of_another_container_needs_a_matching_lock() {
     let pool = Directory::of("0");
-    let file = pool.path().join("gpu/0");
+    let file = pool.path().join("record/0");
     let record =
         r#"{"lease":"false","about":{"pidns":"1","uid":"0","user":"root","tok":"9007199254740990"}}"#;
     fs::write(&file, record).unwrap();
@@ -618,15 +618,61 @@ fn waiter_behind_changing_tickets_leaks_nothing() {
     assert!(waiter.wait_with_output().unwrap().status.success());
 }
 
-/// Root's files have mode 0666, so users can create links to them.
+/// Records have mode 0666, so users can create links to them.
 #[test]
 fn link_to_a_file_of_the_pool_is_no_ticket() {
     let pool = Directory::of("0,1");
-    let program = "exec 8<$POOL/gpu/1; flock -n 8; ln $POOL/gpu/1 $POOL/queue/00000000000000000000-ahead && echo x; read wait";
+    let program = "exec 8<$POOL/record/1; flock -n 8; ln $POOL/record/1 $POOL/queue/00000000000000000000-ahead && echo x; read wait";
     let mut blocker = nobody_runs(&pool, program);
     stdout_of(&run(&pool, &["run", "--wait", "20s", "true"]));
     blocker.kill().unwrap();
     blocker.wait().unwrap();
+}
+
+/// `fusermount3`, which is setuid, mounts a user's file system over a file that the user can write to. All others then
+/// cannot open the file, and the mount remains when the user's processes have exited.
+#[test]
+fn file_system_of_a_user_over_a_file_of_the_pool_blocks_nobody() {
+    let pool = Directory::of("0,1");
+    let writable =
+        "cd $POOL && for file in gate pool gpu/* record/*; do test -w $file && echo $file; done; true";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", writable]).uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/").env("POOL", pool.path());
+    assert_eq!(stdout_of(&shell.output().unwrap()), "record/0\nrecord/1\n");
+    let attack = "cd $POOL && touch ../over && mount --bind ../over record/0 && mount --bind ../over record/1
+        $BAILIFF lease run -n 2 -- $BAILIFF lease list --json
+        echo text >../over && $BAILIFF lease release --mine && cat ../over
+        grep -c /record/ /proc/self/mountinfo
+        $BAILIFF lease init --gpus 0,1 --force && grep -c /record/ /proc/self/mountinfo";
+    let (name, value) = end_to_end::leases::LeasePool::variable(&pool);
+    let mut root = Command::new("unshare");
+    root.args(["--mount", "sh", "-c", attack]).env(name, value).env("POOL", pool.path());
+    let output = root.env("BAILIFF", end_to_end::programs::bailiff()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (list, rest) = text.rsplit_once("}\n").unwrap();
+    let list: Value = serde_json::from_str(&format!("{list}}}")).unwrap();
+    assert_eq!((&list["gpus"][0]["state"], &list["gpus"][1]["state"]), (&"leased".into(), &"leased".into()));
+    assert_eq!(
+        rest, "0\ntext\n2\npool created: 2 GPUs\n0\n",
+        "the records are not written, and `init --force` removes the mounts"
+    );
+}
+
+#[test]
+fn time_limit_in_a_record_of_another_user_extends_nothing() {
+    let pool = Directory::of("0");
+    let run =
+        bailiff(&pool, &["run", "--max-time", "2s", "--", "sh", "-c", "echo begun; exec sleep infinity"]);
+    let mut run = { run }.stdout(Stdio::piped()).spawn().unwrap();
+    run.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    let file = pool.path().join("record/0");
+    let record = until("the record", || {
+        let record = fs::read_to_string(&file).ok()?;
+        record.contains(r#""max_ms":"2000""#).then_some(record)
+    });
+    fs::write(&file, record.replace(r#""max_ms":"2000""#, r#""max_ms":"9999999""#)).unwrap();
+    assert!(!run.wait().unwrap().success());
+    assert_eq!(states(&pool), ["idle"]);
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl<'a> CommandLease<'a> {
 
     /// Returns the remaining time if the lease was extended.
     pub(crate) fn extension(&mut self) -> Option<Duration> {
-        let audit = self.pool.audit().ok()?;
+        let audit = self.pool.extends_leases().then(|| self.pool.audit().ok())??;
         let lease = format::lease(&audit, &self.ticket.lease)?;
         let number = |field| lease.get(field)?.parse::<u64>().ok();
         let left = number("granted")?.saturating_add(number("max_ms")?).saturating_sub(audit.now);

@@ -120,6 +120,12 @@ pub trait Leases: Send {
     /// If the pool does not respond.
     fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError>;
 
+    /// Whether the time limit of a lease can be extended. Otherwise, the limit in an audit only informs, because other
+    /// users may have written it.
+    fn extends_leases(&self) -> bool {
+        false
+    }
+
     /// Lets every process that this process starts from now on share the lease while it is running. Returns the file
     /// descriptors to inherit. The list is empty if the lease is not based on descriptors.
     ///
@@ -218,6 +224,10 @@ impl Leases for Pool {
 
     fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
         self.reap_local_host(local_host, ttl)
+    }
+
+    fn extends_leases(&self) -> bool {
+        true
     }
 
     /// Redis identifies holders by pid and start time, and their children by the lease's name in the environment.

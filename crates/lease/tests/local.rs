@@ -375,7 +375,7 @@ fn audit_reports_holders_and_waiters() {
     assert_eq!((held.state.as_str(), waiting.state.as_str()), ("held", "waiting"));
     assert_eq!(waiting.get("want"), Some("2"));
     drop(holder);
-    let record = fs::read_to_string(path.join("gpu/0")).unwrap();
+    let record = fs::read_to_string(path.join("record/0")).unwrap();
     assert!(record.contains("holder"), "{record}");
     assert_eq!(gpus(&path)[0].owner, None, "a record without a lock is ignored");
 }
@@ -388,7 +388,7 @@ fn lock_without_record_counts_as_held() {
     let foreign = File::open(path.join("gpu/0")).unwrap();
     flock(&foreign, FlockOperation::LockExclusive).unwrap();
     // The record is that of an ended lease, but this process has the lock.
-    fs::write(path.join("gpu/0"), "{\"lease\":\"made_up\",\"about\":{}}").unwrap();
+    fs::write(path.join("record/0"), "{\"lease\":\"made_up\",\"about\":{}}").unwrap();
     let own_pid = std::process::id();
     assert_eq!(gpus(&path)[0].owner, Some(format!("pid:{own_pid}")));
     assert_eq!(granted_gpus(request(&path, "a", 1).1), [1]);
@@ -408,7 +408,11 @@ fn invalid_files_do_no_harm() {
         fs::write(&secret, "untouched").unwrap();
         let ticket_files: Vec<PathBuf> =
             fs::read_dir(&queue).unwrap().map(|entry| entry.unwrap().path()).collect();
-        for file in ["gate", "gpu/0", "gpu/1"].into_iter().map(|name| path.join(name)).chain(ticket_files) {
+        for file in ["gate", "gpu/0", "record/0", "record/1"]
+            .into_iter()
+            .map(|name| path.join(name))
+            .chain(ticket_files)
+        {
             fs::write(file, nonsense).unwrap();
         }
         fs::write(queue.join("00000000000000000000-dead"), nonsense).unwrap();
@@ -489,7 +493,7 @@ fn tokens_rise_despite_invalid_records() {
     for written in ["", "5", "6000000000000000", "nonsense", "9007199254740990", "5", "9007199254740991"] {
         if !written.is_empty() {
             let record = format!(r#"{{"lease":"a","about":{{"tok":"{written}"}}}}"#);
-            fs::write(path.join("gpu/0"), record).unwrap();
+            fs::write(path.join("record/0"), record).unwrap();
         }
         let grant = grant(request(&path, "a", 1).1);
         assert!(grant.token > last, "{written:?}: {} after {last}", grant.token);
@@ -509,8 +513,9 @@ fn pool_modes_follow_the_directory() {
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(top)).unwrap();
         Local::at(&path).init(&[(0, None)], 0, false).unwrap();
-        for (name, expected) in
-            [("gpu", gpu), ("queue", queue), ("gate", file), ("gpu/0", file), ("pool", read)]
+        for (name, expected) in [("gpu", gpu), ("record", gpu), ("queue", queue), ("record/0", file)]
+            .into_iter()
+            .chain(["gate", "gpu/0", "pool"].map(|name| (name, read)))
         {
             assert_eq!(mode(&path.join(name)), expected, "{name} in {top:o}");
         }

@@ -189,6 +189,8 @@ impl Directory {
     pub fn bytes(&self, name: &str) -> Result<Vec<u8>, ReadError> {
         let mut buffer = Vec::new();
         self.read(name, &mut buffer)?;
+        // Callers may keep the content for tens of thousands of processes.
+        buffer.shrink_to_fit();
         Ok(buffer)
     }
 

@@ -1,6 +1,7 @@
 //! Reads `/proc`, holds processes by pidfd and reads the clocks. Every read is bounded, returns bytes because names may
 //! be invalid UTF-8, and distinguishes a process that is gone from one that cannot be read.
 
+mod below;
 pub mod channel;
 pub mod clock;
 pub mod denied;
@@ -12,6 +13,7 @@ mod poll;
 mod process;
 mod reader;
 
+pub use below::open_below;
 pub use denied::{Attributes, Files, read_through};
 pub use directory::{Directory, HeldFile, LATE, ReadError, unless_gone};
 pub use patient::{Reads, StatusReads, subordinate_uids};

@@ -24,6 +24,8 @@ const LONGEST_RECORD: usize = 16 << 10;
 const BEFORE_NAME: &str = ",cpuset=";
 /// Microseconds for which no fragment counts after that.
 const NAME_PERIOD: u64 = 10_000_000;
+/// In place of the time of a lost record: it is not after that of the next record.
+const AT_NEXT: u64 = u64::MAX;
 
 /// An open kernel log: `/dev/kmsg`, or a file with records in its format.
 pub(crate) struct KernelLogReader {
@@ -98,7 +100,10 @@ impl KernelLogReader {
                 }
                 Err((Some(Errno::INTR), _)) => {}
                 // Records were overwritten before they were read. The next read continues after them.
-                Err((Some(Errno::PIPE), _)) => gaps.count(Gap::KernelLog),
+                Err((Some(Errno::PIPE), _)) => {
+                    self.name_due = Some(AT_NEXT);
+                    gaps.count(Gap::KernelLog);
+                }
                 Err((_, error)) => return Err(error),
             }
         }
@@ -128,17 +133,21 @@ impl KernelLogReader {
     }
 }
 
-/// Returns whether a record may be a name that a user chose.
+/// Returns whether a record may begin with a text that a user chose: the name of a cgroup after `,cpuset=`, or the prefix
+/// of a firewall's log (with the sysctl `net.netfilter.nf_log_all_netns`, also of a user's own network namespace).
 fn may_be_forged(record: &str, name_due: &mut Option<u64>) -> bool {
     let Some((head, text)) = record.split_once(';') else { return false };
     let mut fields = head.split(',').skip(2);
     let Some(micros) = fields.next().and_then(|micros| micros.parse::<u64>().ok()) else { return false };
     let is_fragment = fields.next() == Some("c");
+    if *name_due == Some(AT_NEXT) {
+        *name_due = Some(micros);
+    }
     let is_forged = is_fragment && name_due.is_some_and(|due| micros.saturating_sub(due) < NAME_PERIOD);
     if text.ends_with(BEFORE_NAME) {
         *name_due = Some(micros);
     }
-    is_forged
+    is_forged || text.contains("IN=") && text.contains(" OUT=")
 }
 
 #[cfg(test)]
@@ -190,6 +199,10 @@ mod tests {
     fn lost_records_are_a_gap_and_the_next_are_read() {
         let reads = vec![Ok(FIRST), Err(Errno::PIPE), Err(Errno::INTR), Ok(SECOND)];
         assert_eq!(drained(&mut reader(), reads), (vec![7, 9], 1, true));
+        // The lost records may have ended before a name.
+        let (first, fragment) = ("6,8,1,-;x\n", SECOND.replace(",-;", ",c;").leak());
+        let reads = vec![Err(Errno::PIPE), Ok(first), Ok(fragment)];
+        assert_eq!(drained(&mut reader(), reads), (vec![], 2, true));
     }
 
     #[test]
@@ -211,6 +224,7 @@ mod tests {
             ("6,7,5,c;,cpuset=\n", records(NAME_PERIOD, "c"), false),
             ("6,7,5,c;,cpuset=\n", records(5 + NAME_PERIOD, "c"), true),
             ("6,7,5,c;,cpuset=\n", records(6, "-"), true),
+            ("", records(6, "-").replace("\n", "IN=lo OUT= MAC=\n"), false),
         ] {
             let (mut gaps, mut xids) = (Gaps::default(), Vec::new());
             reader().take(format!("{before}{record}").as_bytes(), &mut xids, &mut gaps);

@@ -41,13 +41,15 @@ pub(crate) fn find(
     (seen, until): (&BTreeMap<u32, Seen>, Deadline),
     gaps: &mut Gaps,
 ) -> Option<Mps> {
-    let (named, mut whole) = processes.named_mps();
-    let others = named.iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
+    let others =
+        processes.named_mps().iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
     let holders = seen.values().filter_map(Seen::found).filter(|facts| facts.comm == Role::COMM);
     let holders = holders.map(|facts| Named { key: facts.key, ppid: facts.ppid, state: facts.state });
     let proc = processes.proc();
     let owner = |pid| proc.process(pid).and_then(|process| process.owner()).ok();
-    let ranked = others.chain(holders).map(|named| (owner(named.key.pid), named.key, named)).collect();
+    let all: Vec<Named> = others.chain(holders).collect();
+    let mut unread: BTreeSet<u32> = all.iter().map(|named| named.key.pid).collect();
+    let ranked = all.into_iter().map(|named| (owner(named.key.pid), named.key, named)).collect();
     let (ranked, all) = chosen(ranked);
     if !all {
         gaps.count(Gap::Mps);
@@ -62,10 +64,13 @@ pub(crate) fn find(
     let read = read.unwrap_or_default();
     if read.len() < count || read.iter().any(|(_, found)| matches!(found, Err(LATE))) {
         gaps.count(Gap::Mps);
-        whole = false;
+    }
+    for (pid, _) in read.iter().filter(|(_, found)| !matches!(found, Err(LATE))) {
+        unread.remove(pid);
     }
     let found: Vec<Found> = read.into_iter().filter_map(|(_, found)| found.ok().flatten()).collect();
-    let mps = describe(&found, whole, |key| processes.started(key));
+    let is_unread = |pid| unread.contains(&pid) || processes.may_be_unread(pid);
+    let mps = describe(&found, is_unread, |key| processes.started(key));
     Some(mps).filter(|mps| !mps.is_empty())
 }
 
@@ -102,7 +107,11 @@ fn examine(process: &Process, named: Named) -> Option<Found> {
     Some(Found { named, uid: process.owner().ok(), part: part?, pids })
 }
 
-fn describe(found: &[Found], whole: bool, started: impl Fn(ProcessKey) -> Option<f64>) -> Mps {
+fn describe(
+    found: &[Found],
+    is_unread: impl Fn(u32) -> bool,
+    started: impl Fn(ProcessKey) -> Option<f64>,
+) -> Mps {
     let is_daemon = |one: &Found| matches!(one.part, Part::Daemon(_));
     let daemons: BTreeSet<u32> =
         found.iter().filter(|one| is_daemon(one)).map(|one| one.named.key.pid).collect();
@@ -131,7 +140,8 @@ fn describe(found: &[Found], whole: bool, started: impl Fn(ProcessKey) -> Option
         let parent = found.iter().find(|one| one.named.key == server.process).map(|one| one.named.ppid);
         let daemon = mps.daemons.iter().find(|daemon| Some(daemon.process.pid) == parent);
         server.daemon = daemon.map(|daemon| daemon.process);
-        server.orphaned = (whole || daemon.is_some()).then_some(daemon.is_none());
+        let is_known = daemon.is_some() || parent.is_some_and(|parent| !is_unread(parent));
+        server.orphaned = is_known.then_some(daemon.is_none());
     }
     mps
 }
@@ -184,16 +194,17 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_its_daemon_is_an_orphan_where_all_were_looked_at() {
+    fn a_server_is_an_orphan_if_its_parent_is_known_to_be_no_daemon() {
         let cases = [
-            (vec![daemon(10, 1), server(20, 10)], true, Some(false)),
-            (vec![daemon(10, 1), server(20, 10)], false, Some(false)),
-            (vec![daemon(10, 1), server(20, 1)], true, Some(true)),
-            (vec![server(20, 1)], true, Some(true)),
-            (vec![server(20, 1)], false, None),
+            (vec![daemon(10, 1), server(20, 10)], 0, Some(false)),
+            (vec![daemon(10, 1), server(20, 10)], 10, Some(false)),
+            (vec![daemon(10, 1), server(20, 1)], 0, Some(true)),
+            (vec![server(20, 1)], 0, Some(true)),
+            (vec![server(20, 11)], 11, None),
+            (vec![server(20, 1)], 11, Some(true)),
         ];
-        for (found, whole, orphaned) in cases {
-            let mps = describe(&found, whole, |_| None);
+        for (found, unread, orphaned) in cases {
+            let mps = describe(&found, |pid| pid == unread, |_| None);
             assert_eq!(mps.servers.iter().map(|server| server.orphaned).collect::<Vec<_>>(), [orphaned]);
         }
     }
@@ -214,7 +225,7 @@ mod tests {
     #[test]
     fn starting_server_and_client_are_no_daemons() {
         let asker = one(12, 1, ProcessView { exe: Some(CONTROL), ..ProcessView::default() });
-        let mps = describe(&[daemon(10, 1), daemon(11, 10), asker], true, |_| Some(1.5));
+        let mps = describe(&[daemon(10, 1), daemon(11, 10), asker], |_| false, |_| Some(1.5));
         let [daemon] = mps.daemons.as_slice() else { panic!("{mps:?}") };
         assert_eq!((daemon.process.pid, daemon.started), (10, Some(1.5)));
         assert_eq!(daemon.pipe_directory.as_deref(), Some("/run/mps"));

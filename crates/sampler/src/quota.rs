@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use bailiff_ledger::{Ledger, LedgerError as Ill, UNLIMITED, Uuid};
-use bailiff_proc::{Proc, Process, ReadError, namespace_inode};
+use bailiff_proc::{Proc, Process, ReadError, namespace_inode, open_below};
 use bailiff_snapshot::{
     BootId, Fault, Gap, Gaps, InvalidQuota, PidNamespace, ProcessKey, Quota, QuotaGpu, QuotaProcess, Seen,
     Truth,
 };
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, major, minor, openat, openat2};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, major, minor, openat};
 use rustix::io::Errno;
 
 /// Maximum number of reported files, in total and per user except root; users can create any number.
@@ -140,7 +140,7 @@ impl Ties<'_, '_> {
             return invalid(InvalidQuota::NoFile);
         }
         // Do not resolve the path again or follow links, because the owner may replace them meanwhile.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match open_below(&place.directory, &place.name, flags) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return None,
@@ -297,7 +297,7 @@ fn places(directory: &Path, node: &Node<'_>, gaps: &mut Gaps) -> Result<(Vec<Pla
             whole = false;
             continue;
         }
-        let inner = open_below(&entry.place.directory, &entry.place.name, DIRECTORY | OFlags::NOFOLLOW);
+        let inner = open_below(&entry.place.directory, &entry.place.name, DIRECTORY);
         let most = if entry.owner == 0 { MOST_NAMES } else { MOST_OF_ONE };
         match inner.and_then(|inner| entries(inner, most)) {
             Ok((inner, all)) => {
@@ -359,7 +359,7 @@ fn entries(directory: OwnedFd, most: usize) -> Result<(Vec<Found>, bool), Errno>
     names.sort_unstable();
     let mut found = Vec::new();
     for name in names {
-        let opened = open_below(&directory, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC);
+        let opened = open_below(&directory, &name, OFlags::PATH);
         match opened.and_then(fstat) {
             Ok(about) => {
                 let kind = FileType::from_raw_mode(about.st_mode);
@@ -372,16 +372,6 @@ fn entries(directory: OwnedFd, most: usize) -> Result<(Vec<Found>, bool), Errno>
         }
     }
     Ok((found, whole))
-}
-
-/// Opens an entry of a directory, unless it is a mount point: users can mount a file system that does not respond.
-fn open_below(directory: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-    match openat2(directory, name, flags, Mode::empty(), resolve) {
-        // Before Linux 5.6, or with a seccomp filter that does not know the call.
-        Err(Errno::NOSYS | Errno::PERM) => openat(directory, name, flags, Mode::empty()),
-        opened => opened,
-    }
 }
 
 /// Returns the identity of a process in its own PID namespace.

@@ -40,6 +40,8 @@ pub struct SamplerSettings {
     pub namespace: Namespace,
     /// Whether to read the activity of engines, which takes about 1 ms of CPU time for each GPU.
     pub activity: bool,
+    /// Whether the processes of a MIG instance without activity are idle, which was not confirmed on hardware.
+    pub mig_idle: bool,
     /// File with the kernel log's records; `None` to skip it.
     pub kernel_log: Option<PathBuf>,
 }
@@ -101,6 +103,7 @@ impl Default for SamplerSettings {
             mps: Mps::Left,
             namespace: Namespace::Checked,
             activity: false,
+            mig_idle: false,
             kernel_log: None,
         }
     }

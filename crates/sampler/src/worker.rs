@@ -122,6 +122,7 @@ impl Worker {
                 own_cgroup: &own_cgroup,
                 limits: limits.as_ref(),
                 activity: self.settings.activity,
+                mig_idle: self.settings.mig_idle,
                 memory_unknown: None,
                 gaps: &mut rest.gaps,
             };

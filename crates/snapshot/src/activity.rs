@@ -1,8 +1,11 @@
 //! Activity of a GPU's engines, measured by the GPU itself and averaged over a sampling interval (NVML's GPM).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::{Engines, Truth};
 
 crate::label_values! {
 /// A part of a GPU whose activity is measured.
@@ -49,9 +52,32 @@ pub struct Activity {
     pub ratios: BTreeMap<ActivityEngine, f64>,
     /// Why there are no ratios; `None` also if activity is not read.
     pub unknown: Option<ActivityUnknown>,
+    /// Start of the interval, since boot: the end of the previous interval that was read.
+    pub from: Duration,
+    /// End of the interval, since boot.
+    pub until: Duration,
+    /// Whether nothing ran on a MIG instance. Known only if the activity of all its engines is.
+    pub calm: Truth,
 }
 
 impl Activity {
+    /// Returns the activity as a utilization in percent. As in the driver's samples of processes, SM is the time in which
+    /// a kernel ran, on any multiprocessor.
+    pub(crate) fn engines(&self) -> Engines {
+        let percent = |engine| (self.ratios.get(&engine).copied().unwrap_or_default() * 100.0).round();
+        // A ratio is from 0 to 1.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "percent, from 0 to 100")]
+        let percent = |engine| percent(engine) as u32;
+        Engines {
+            sm: percent(ActivityEngine::Graphics).max(percent(ActivityEngine::Sm)),
+            memory: percent(ActivityEngine::Dram),
+            encoder: 0,
+            decoder: percent(ActivityEngine::Nvdec),
+            jpeg: percent(ActivityEngine::Jpeg),
+            ofa: percent(ActivityEngine::Ofa),
+        }
+    }
+
     /// Returns the ratios by the names of the engines.
     pub fn by_name(&self) -> BTreeMap<String, f64> {
         self.ratios.iter().map(|(engine, ratio)| (engine.name().to_owned(), *ratio)).collect()

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod energy;
+mod instances;
 mod kernel_log;
 mod lost;
 mod quotas;
@@ -16,12 +17,13 @@ use crate::identity::millis;
 use crate::lease::Names;
 use crate::memory::Held;
 use crate::unreleased::Account;
-use crate::utilization::{Question, Window};
+use crate::utilization::{Instance, InstanceUsers, Question, Window};
 use crate::{
     Entry, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, KernelLog, KernelLogState, Leases, Moment, Parts,
     PidNamespace, Place, Process, ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot, Source, State, Truth,
     UnknownReason, Unreleased,
 };
+use instances::InstanceKey;
 
 /// Evidence is valid for this long plus two intervals.
 const FRESH: Duration = Duration::from_mins(1);
@@ -41,6 +43,7 @@ impl Snapshot {
 
     fn without_slurm(previous: Option<&Self>, mut sample: Sample) -> Self {
         let mut join = Join::new(previous, &mut sample);
+        join.instances = instances::of(previous, &sample.gpus, sample.namespace);
         let mut gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let kernel_log = join.kernel_log(sample.kernel_log.as_ref(), &mut gpus);
         let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
@@ -104,6 +107,8 @@ struct Join<'a> {
     /// How long evidence stays valid without a newer sample.
     good_for: Duration,
     previous: Option<&'a Snapshot>,
+    /// Users of each GPU instance.
+    instances: BTreeMap<InstanceKey, InstanceUsers>,
     seen: BTreeMap<u32, Seen>,
     ids: HashMap<u32, ProcessId>,
     processes: BTreeMap<ProcessId, Process>,
@@ -127,6 +132,7 @@ impl<'a> Join<'a> {
             namespace: sample.namespace,
             good_for: FRESH + sample.interval * 2,
             previous,
+            instances: BTreeMap::new(),
             seen: std::mem::take(&mut sample.processes),
             ids: HashMap::new(),
             processes: BTreeMap::new(),
@@ -146,9 +152,10 @@ impl Join<'_> {
         };
         let entries = sample.entries.as_deref().unwrap_or_default();
         let pids: BTreeSet<u32> = entries.iter().map(|entry| entry.pid).collect();
+        let instance = self.instance(&sample, healthy);
         let reading = sample.reading.cleaned(|pid| pids.contains(&pid), &mut self.gaps);
         let mig = sample.about.mig.is_some() || sample.telemetry.mig_enabled == Some(true);
-        let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig };
+        let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig, instance };
         let (unnamed, named): (Vec<&Entry>, Vec<&Entry>) =
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
         let holders: Vec<Holder> =
@@ -183,6 +190,17 @@ impl Join<'_> {
             idle,
             reading,
         }
+    }
+
+    /// Returns the activity of a MIG instance since the previous snapshot, if it is known.
+    fn instance(&self, sample: &GpuSample, before: Option<&Gpu>) -> Option<Instance> {
+        let activity = &sample.telemetry.activity;
+        let users = *self.instances.get(&instances::key(&sample.about)?)?;
+        let is_calm = activity.calm.known()?;
+        // Otherwise it is the activity since another sample, which did not arrive.
+        let is_of_window =
+            before?.telemetry.activity.until == activity.from && activity.from < activity.until;
+        is_of_window.then(|| Instance { is_calm, engines: activity.engines(), users })
     }
 
     /// Returns the time since the previous snapshot.

@@ -101,6 +101,8 @@ pub struct Reading {
     pub answer: Answer,
     /// Utilization of the device as a whole.
     pub sampler: DeviceSampler,
+    /// Pids for which the driver's accounting counted work since the previous sample.
+    pub accounted: BTreeSet<u32>,
     /// Pids with implausible samples; filled in by [`Self::cleaned`].
     #[serde(skip)]
     pub doubted: BTreeSet<u32>,

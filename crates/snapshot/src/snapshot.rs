@@ -137,7 +137,7 @@ impl Gpu {
     /// If the driver has no valid utilization samples of the device.
     pub fn used_since(&self, before: Option<&Self>) -> Result<u32, Why> {
         let before = before.filter(|gpu| gpu.fault.is_none()).map(|gpu| &gpu.reading);
-        let sampled = Window { before, now: &self.reading, mig: self.mig() }.device()?;
+        let sampled = Window { before, now: &self.reading, mig: self.mig(), instance: None }.device()?;
         Ok(self.telemetry.utilization.map_or(sampled, |now| now.max(sampled)))
     }
 }

@@ -14,8 +14,11 @@ pub const IDLE_AT_MOST_PERCENT: u32 = 1;
 crate::label_values! {
 /// Why a utilization is unknown.
 pub enum Why {
-    /// MIG is enabled, so the driver's values do not belong to a single process.
+    /// MIG is enabled, so the driver has no values of processes, and the activity of the instance is unknown or too low
+    /// to tell.
     Mig = "mig",
+    /// Several processes shared a MIG instance that was busy.
+    SharedInstance = "shared_instance",
     /// The driver does not report utilization for this device.
     NotSupported = "not_supported",
     /// The driver call for samples failed or timed out.
@@ -32,6 +35,8 @@ pub enum Why {
     Unattributed = "unattributed",
     /// The driver reported no new samples of the GPU, so processes cannot be considered idle.
     SamplerSilent = "sampler_silent",
+    /// There is no sample of the process, but the driver's accounting counted work of it.
+    Accounted = "accounted",
     /// The newest sample of the process is from an earlier window but within `--look-back`, so the process was busy
     /// recently.
     SampledEarlier = "sampled_earlier",
@@ -76,6 +81,60 @@ pub struct Window<'a> {
     pub now: &'a Reading,
     /// Whether MIG is on, or this is a MIG instance.
     pub mig: bool,
+    /// Activity of the MIG instance; `None` if it is unknown.
+    pub instance: Option<Instance>,
+}
+
+/// Activity of a MIG instance in one window, and who may have caused it.
+#[derive(Debug, Clone, Copy)]
+pub struct Instance {
+    /// Whether nothing ran.
+    pub is_calm: bool,
+    /// Utilization of each engine.
+    pub engines: Engines,
+    /// Who used the instance.
+    pub users: InstanceUsers,
+}
+
+/// The processes of a MIG instance in one window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstanceUsers {
+    /// One process, from the start to the end.
+    One,
+    /// Several processes.
+    Several,
+    /// MPS clients.
+    Mps,
+    /// Not all are known.
+    Unknown,
+}
+
+impl Instance {
+    fn evaluate(self, question: Question) -> Utilization {
+        if !question.listed_before {
+            return Utilization::Unknown(Why::NotListedBefore);
+        }
+        let users = if question.role.is_some() { InstanceUsers::Mps } else { self.users };
+        match users {
+            _ if self.is_calm => Utilization::Observed(Engines::default()),
+            InstanceUsers::Mps => Utilization::Unknown(Why::SharedByMps),
+            InstanceUsers::Unknown => Utilization::Unknown(Why::Unattributed),
+            InstanceUsers::Several => Utilization::Unknown(Why::SharedInstance),
+            // Copies are visible only as DRAM activity, and an average hides short work.
+            InstanceUsers::One if self.engines.busiest() <= IDLE_AT_MOST_PERCENT => {
+                Utilization::Unknown(Why::Mig)
+            }
+            InstanceUsers::One => Utilization::Observed(self.engines),
+        }
+    }
+
+    fn idle(self) -> Truth {
+        match self.engines.busiest() <= IDLE_AT_MOST_PERCENT {
+            _ if self.is_calm => Truth::True,
+            true => Truth::Unknown,
+            false => Truth::False,
+        }
+    }
 }
 
 /// Holder whose utilization is evaluated.
@@ -97,7 +156,9 @@ impl Window<'_> {
     /// Returns the utilization by one holder, according to the table of this module.
     pub fn evaluate(&self, question: Question) -> Utilization {
         if self.mig {
-            return Utilization::Unknown(Why::Mig);
+            return self
+                .instance
+                .map_or(Utilization::Unknown(Why::Mig), |instance| instance.evaluate(question));
         }
         match &self.now.answer {
             Answer::Failed => return Utilization::Unknown(Why::Failed),
@@ -126,6 +187,7 @@ impl Window<'_> {
             Ok(_) if !self.now.samples_of(question.pid).is_empty() => {
                 Utilization::Unknown(Why::SampledEarlier)
             }
+            Ok(false) if self.now.accounted.contains(&question.pid) => Utilization::Unknown(Why::Accounted),
             Ok(calm) if self.now.samples().is_empty() || self.now.strangers => {
                 zero_if(calm, Why::Unattributed)
             }
@@ -136,6 +198,9 @@ impl Window<'_> {
     /// Returns whether nothing computed on the GPU: according to the device, or because all listed processes
     /// were observed idle. Empty lists at both ends of the window are no evidence for the time in between.
     pub fn idle(&self, holders: impl Iterator<Item = Utilization>) -> Truth {
+        if let Some(instance) = self.instance {
+            return instance.idle();
+        }
         let all: Vec<Option<bool>> = holders.map(|utilization| utilization.idle()).collect();
         if all.contains(&Some(false)) {
             return Truth::False;
@@ -232,6 +297,8 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const PID: u32 = 7;
@@ -256,7 +323,7 @@ mod tests {
             listed_before: true,
             was_another: false,
         };
-        Window { before, now, mig: false }.evaluate(question)
+        Window { before, now, mig: false, instance: None }.evaluate(question)
     }
 
     const ZERO: Utilization =
@@ -319,8 +386,21 @@ mod tests {
             listed_before: true,
             was_another: false,
         };
-        let window = Window { before: Some(&now), now: &now, mig: true };
+        let window = Window { before: Some(&now), now: &now, mig: true, instance: None };
         assert_eq!(window.evaluate(question), Utilization::Unknown(Why::Mig));
+    }
+
+    #[test]
+    fn work_that_accounting_counted_is_not_idleness() {
+        let before = reading(Answer::Nothing, stamped(100, 0));
+        let accounted = |maximum| Reading {
+            accounted: BTreeSet::from([PID]),
+            ..reading(Answer::Samples(vec![sample(8, 150, 90)]), stamped(200, maximum))
+        };
+        assert_eq!(ask(Some(&before), &accounted(90)), Utilization::Unknown(Why::Accounted));
+        assert_eq!(ask(Some(&before), &accounted(1)), ZERO, "nothing worked more");
+        let other = Reading { accounted: BTreeSet::from([8]), ..accounted(90) };
+        assert_eq!(ask(Some(&before), &other), ZERO);
     }
 
     #[test]
@@ -347,7 +427,9 @@ mod tests {
             listed_before: true,
             was_another: false,
         };
-        let evaluate = |now: &Reading| Window { before: Some(&before), now, mig: false }.evaluate(question);
+        let evaluate = |now: &Reading| {
+            Window { before: Some(&before), now, mig: false, instance: None }.evaluate(question)
+        };
         assert_eq!(evaluate(&others(90)), Utilization::Unknown(Why::SharedByMps));
         assert_eq!(evaluate(&others(1)), ZERO);
     }
@@ -361,7 +443,9 @@ mod tests {
         let kinds = Kinds { compute: true, ..Kinds::default() };
         let role = Some(Role::MpsServer);
         let question = Question { pid: PID, kinds, role, listed_before: true, was_another: false };
-        let evaluate = |now: &Reading| Window { before: Some(&before), now, mig: false }.evaluate(question);
+        let evaluate = |now: &Reading| {
+            Window { before: Some(&before), now, mig: false, instance: None }.evaluate(question)
+        };
         assert_eq!(evaluate(&own(0, 90)), Utilization::Unknown(Why::SharedByMps));
         assert_eq!(evaluate(&own(70, 90)).percent(), Some(70));
         assert_eq!(evaluate(&own(0, 1)), ZERO);
@@ -379,7 +463,7 @@ mod tests {
             listed_before: false,
             was_another,
         };
-        let window = |now| Window { before: Some(&before), now, mig: false };
+        let window = |now| Window { before: Some(&before), now, mig: false, instance: None };
         assert_eq!(window(&calm).evaluate(question(false)), Utilization::Unknown(Why::NotListedBefore));
         assert_eq!(window(&busy).evaluate(question(false)).percent(), Some(40));
         assert_eq!(window(&busy).evaluate(question(true)), Utilization::Unknown(Why::NotListedBefore));

@@ -162,9 +162,10 @@ impl Worker {
 
     /// Reads the process table for an announced action. Returns it with the end of its validity.
     fn prepare(&self) -> Option<(Table, Deadline)> {
-        let good = Deadline::after(FRESH * 2);
         let proc_table = Processes::open(&self.settings.procfs, &self.settings.devices).ok()?;
-        Some((proc_table.everybody().ok()?, good))
+        let table = proc_table.everybody().ok()?;
+        // However long that took: members are read again, and so are new processes.
+        Some((table, Deadline::after(FRESH * 2)))
     }
 
     fn end(

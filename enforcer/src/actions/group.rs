@@ -116,8 +116,12 @@ impl<'a> Group<'a> {
     pub(super) fn renew(&mut self) -> Result<usize, Refusal> {
         // The old table is freed first, because two tables of a large node need much memory.
         self.table = Table::default();
-        let table = self.proc_table.everybody()?;
+        let table = self.proc_table.since(Table::default(), &self.held_pids())?;
         self.take_in(table)
+    }
+
+    fn held_pids(&self) -> BTreeSet<u32> {
+        self.held.iter().map(|held| held.found.key().pid).collect()
     }
 
     /// Like [`Group::renew`], just before the first signal. Reads only members and new processes, and nothing
@@ -126,8 +130,7 @@ impl<'a> Group<'a> {
         if clock::running().saturating_sub(self.began) < A_WHILE {
             return Ok(0);
         }
-        let in_hand = self.held.iter().map(|held| held.found.key().pid).collect();
-        let table = self.proc_table.since(std::mem::take(&mut self.table), &in_hand)?;
+        let table = self.proc_table.since(std::mem::take(&mut self.table), &self.held_pids())?;
         self.take_in(table)
     }
 

@@ -25,6 +25,7 @@ pub(super) fn fault(fault: Fault) -> &'static str {
 pub(super) fn why(why: Why) -> &'static str {
     match why {
         Why::Mig => "MIG",
+        Why::SharedInstance => "several processes share the MIG instance",
         Why::NotSupported => "not reported by the driver for this device",
         Why::Failed => "the driver call failed",
         Why::Garbage => "the driver reported impossible values",
@@ -33,6 +34,7 @@ pub(super) fn why(why: Why) -> &'static str {
         Why::SharedByMps => "shared by MPS",
         Why::Unattributed => "the GPU is busy, but the process is unknown",
         Why::SamplerSilent => "no new samples",
+        Why::Accounted => "no samples, but the driver's accounting counted work",
         Why::SampledEarlier => "busy a moment ago",
         Why::ClockStepped => "the driver's clock stepped back",
         Why::WindowTooLong => "too long since the previous sample",

@@ -67,7 +67,7 @@ pub(crate) fn gpu(seq: u64, index: u32, entries: Vec<Entry>) -> GpuSample {
             clocks: clocks.into(),
             compute_mode: Some(ComputeMode::Default),
             mig_enabled: Some(false),
-            activity: Activity { ratios: [(ActivityEngine::Graphics, 0.5)].into(), unknown: None },
+            activity: Activity { ratios: [(ActivityEngine::Graphics, 0.5)].into(), ..Activity::default() },
             accounting: Some(true),
             health: Health {
                 recovery_action: Some(RecoveryAction::None),

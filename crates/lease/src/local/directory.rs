@@ -3,15 +3,17 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_proc::clock::Deadline;
+use bailiff_proc::open_below;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
 use rustix::fs::{fchmod, fchown, flock, fstat, mkdirat, openat, renameat, statat};
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
 use super::path::{self, DIRECTORY};
@@ -56,6 +58,7 @@ pub(super) struct Directory {
     path: PathBuf,
     top: OwnedFd,
     gpus: OwnedFd,
+    records: OwnedFd,
     pub(super) queue: OwnedFd,
     gate: File,
     owner: u32,
@@ -72,14 +75,14 @@ impl Directory {
         let absent = |error| absent(path, error);
         let below = |name: &str| openat(&top, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
         let (gpus, queue) = (below("gpu").map_err(absent)?, below("queue").map_err(absent)?);
-        let gate = openat(&top, "gate", WRITE, Mode::empty());
-        let gate = File::from(gate.map_err(|error| match error {
+        let records = below("record").map_err(absent)?;
+        let gate = File::from(open_below(&top, "gate", READ).map_err(|error| match error {
             Errno::NOENT => absent(error),
             error => lease_error(&path.join("gate"), error),
         })?);
         let owner = fstat(&top).map_err(|error| lease_error(path, error))?.st_uid;
         check(&gate, owner).map_err(|error| LeaseError::file(&path.join("gate"), &error))?;
-        Ok(Self { path: path.to_owned(), top, gpus, queue, gate, owner })
+        Ok(Self { path: path.to_owned(), top, gpus, records, queue, gate, owner })
     }
 
     /// Creates missing files. The mode of an existing directory decides whether the pool is for all users or for a
@@ -89,9 +92,10 @@ impl Directory {
         let wrong = |error| lease_error(path, error);
         let found = fstat(&top).map_err(wrong)?;
         let rights = Rights::of(&found);
-        file(&top, "gate", (rights, found.st_uid))
+        file(&top, "gate", (rights, rights.read), found.st_uid)
             .map_err(|error| LeaseError::file(&path.join("gate"), &error))?;
-        for (name, mode) in [("gpu", rights.directory), ("queue", rights.queue)] {
+        for (name, mode) in [("gpu", rights.directory), ("record", rights.directory), ("queue", rights.queue)]
+        {
             match mkdirat(&top, name, mode) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(lease_error(&path.join(name), error)),
@@ -99,6 +103,7 @@ impl Directory {
         }
         let directory = Self::within(path, top)?;
         rights.apply(&directory.gpus, rights.directory).map_err(wrong)?;
+        rights.apply(&directory.records, rights.directory).map_err(wrong)?;
         rights.apply(&directory.queue, rights.queue).map_err(wrong)?;
         Ok(directory)
     }
@@ -106,7 +111,7 @@ impl Directory {
     /// Reads the GPUs of the pool.
     pub(super) fn managed(&self) -> Result<Managed, LeaseError> {
         let path = self.path.join("pool");
-        let file = match openat(&self.top, "pool", READ, Mode::empty()) {
+        let file = match open_below(&self.top, "pool", READ) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Err(LeaseError::Absent(self.path.display().to_string())),
             Err(error) => return Err(lease_error(&path, error)),
@@ -136,7 +141,7 @@ impl Directory {
     /// even if their records do not show a lease, because every user can overwrite the records.
     pub(super) fn lock_gpus<'a>(&self, ids: impl Iterator<Item = &'a u32>) -> Result<Vec<File>, u64> {
         let (mut locked, mut held) = (Vec::new(), 0);
-        for (file, _) in ids.filter_map(|id| self.gpu(*id, OFlags::RDONLY).ok()) {
+        for (file, _) in ids.filter_map(|id| self.gpu(*id).ok()) {
             let kinds = [FlockOperation::NonBlockingLockExclusive, FlockOperation::NonBlockingLockShared];
             if kinds.into_iter().any(|kind| flock(&file, kind).is_ok()) {
                 locked.push(file);
@@ -154,18 +159,7 @@ impl Directory {
         (gpus, tokens): (Vec<ManagedGpu>, TokenClock),
         replace: bool,
     ) -> Result<(), LeaseError> {
-        let rights = Rights::of(&fstat(&self.top).map_err(|error| lease_error(&self.path, error))?);
-        for gpu in &gpus {
-            let name = gpu.id.to_string();
-            let made = if replace {
-                let new = format!("{name}.new");
-                let made = file(&self.gpus, &new, (rights, self.owner));
-                made.and_then(|()| Ok(renameat(&self.gpus, new, &self.gpus, &name)?))
-            } else {
-                file(&self.gpus, &name, (rights, self.owner))
-            };
-            made.map_err(|error| LeaseError::file(&self.path.join("gpu").join(name), &error))?;
-        }
+        let rights = self.make_gpu_files(&gpus, replace)?;
         let path = self.path.join("pool");
         let text = serde_json::to_vec(&Description { version: 1, gpus, tokens });
         let text = text.map_err(|error| LeaseError::file(&path, &error.into()))?;
@@ -179,12 +173,45 @@ impl Directory {
         write().map_err(|error: io::Error| LeaseError::file(&path, &error))
     }
 
-    /// Opens the file of a GPU.
-    pub(super) fn gpu(&self, id: u32, access: OFlags) -> io::Result<(File, Stat)> {
-        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.gpus, id.to_string(), flags, Mode::empty())?);
+    /// Creates the missing files of GPUs. With `replace`, each GPU gets a new lock file and an empty record.
+    pub(super) fn make_gpu_files(&self, gpus: &[ManagedGpu], replace: bool) -> Result<Rights, LeaseError> {
+        let rights = Rights::of(&fstat(&self.top).map_err(|error| lease_error(&self.path, error))?);
+        for gpu in gpus {
+            let name = gpu.id.to_string();
+            let make = || {
+                let record = file(&self.records, &name, (rights, rights.record), self.owner)?;
+                if !replace {
+                    return file(&self.gpus, &name, (rights, rights.read), self.owner).map(drop);
+                }
+                record.set_len(0)?;
+                let new = format!("{name}.new");
+                file(&self.gpus, &new, (rights, rights.read), self.owner)?;
+                Ok(renameat(&self.gpus, new, &self.gpus, &name)?)
+            };
+            make()
+                .map_err(|error: io::Error| LeaseError::file(&self.path.join("gpu").join(&name), &error))?;
+        }
+        Ok(rights)
+    }
+
+    /// Opens the lock file of a GPU.
+    pub(super) fn gpu(&self, id: u32) -> io::Result<(File, Stat)> {
+        let file = File::from(open_below(&self.gpus, &id.to_string(), READ)?);
         let found = check(&file, self.owner)?;
         Ok((file, found))
+    }
+
+    /// Opens the record of a GPU, which every user can write to.
+    pub(super) fn record(&self, id: u32, access: OFlags) -> io::Result<File> {
+        let file = File::from(open_below(&self.records, &id.to_string(), access | OFlags::NONBLOCK)?);
+        check(&file, self.owner)?;
+        Ok(file)
+    }
+
+    /// Returns when the record of a GPU was last written, which is when the GPU was last granted.
+    pub(super) fn last_granted(&self, id: u32) -> Option<(i64, u64)> {
+        let found = fstat(self.record(id, OFlags::RDONLY).ok()?).ok()?;
+        Some((found.st_mtime, found.st_mtime_nsec))
     }
 
     /// Whether the opened file is still the file of this GPU.
@@ -230,14 +257,22 @@ impl Directory {
 }
 
 /// Creates a file, or sets the mode of an existing file.
-fn file(below: &OwnedFd, name: &str, (rights, owner): (Rights, u32)) -> io::Result<()> {
-    let file = match openat(below, name, WRITE, Mode::empty()) {
-        Err(Errno::NOENT) => openat(below, name, WRITE | OFlags::CREATE | OFlags::EXCL, rights.file),
+fn file(below: &OwnedFd, name: &str, (rights, mode): (Rights, Mode), owner: u32) -> io::Result<File> {
+    let write = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match open_below(below, name, write) {
+        Err(Errno::NOENT) => openat(below, name, write | OFlags::CREATE | OFlags::EXCL, mode),
+        // Users can mount a file system over a file that they can write to, and it outlives them.
+        Err(Errno::XDEV) => {
+            let path = format!("/proc/self/fd/{}/{name}", below.as_raw_fd());
+            unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+            open_below(below, name, write)
+        }
         opened => opened,
     };
     let file = File::from(file?);
     check(&file, owner)?;
-    Ok(rights.apply(&file, rights.file)?)
+    rights.apply(&file, mode)?;
+    Ok(file)
 }
 
 fn check(file: &File, owner: u32) -> io::Result<Stat> {
@@ -255,16 +290,14 @@ fn same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
-
-const WRITE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 
 /// The modes and the group of the pool's files.
 #[derive(Clone, Copy)]
-struct Rights {
+pub(super) struct Rights {
     directory: Mode,
     queue: Mode,
-    file: Mode,
+    record: Mode,
     read: Mode,
     group: u32,
 }
@@ -277,7 +310,7 @@ impl Rights {
         Self {
             directory: mode(0o755, 0o750),
             queue: mode(0o1777, 0o1770),
-            file: mode(0o666, 0o660),
+            record: mode(0o666, 0o660),
             read: mode(0o644, 0o640),
             group: directory.st_gid,
         }

@@ -6,7 +6,7 @@ use std::fs::File;
 
 use bailiff_proc::may_live;
 use bailiff_snapshot::ProcessKey;
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 
 use super::directory::{self, Directory, Gate};
 use super::processes::{self, Inode, Locks};
@@ -76,11 +76,11 @@ enum LockState {
 
 /// The lock state of a GPU; `None` if its file cannot be used.
 fn lock_state(directory: &Directory, id: u32, gate: &Gate<'_>) -> Option<LockState> {
-    let (file, _) = directory.gpu(id, OFlags::RDONLY).ok()?;
+    let (file, _) = directory.gpu(id).ok()?;
     Some(match lock(&file, gate) {
         Lock::Free => LockState::Free,
         Lock::Shared => LockState::Locked(Inode::of(&file)?, None),
-        Lock::Exclusive => LockState::Locked(Inode::of(&file)?, Record::read(&file)),
+        Lock::Exclusive => LockState::Locked(Inode::of(&file)?, Record::of_gpu(directory, id)),
     })
 }
 

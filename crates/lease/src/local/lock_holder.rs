@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bailiff_proc::Pidfd;
 use bailiff_proc::clock::Deadline;
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -40,8 +39,10 @@ pub(super) fn release(
     let mut ended = Released::Unknown;
     let all = directory.managed()?.gpus.into_iter();
     for gpu in all.filter(|gpu| only.is_none_or(|only| gpu.id.to_string() == only)) {
-        let Ok((file, _)) = directory.gpu(gpu.id, OFlags::RDONLY) else { continue };
-        let Some(record) = Record::read(&file).filter(|record| record.lease == lease) else { continue };
+        let Ok((file, _)) = directory.gpu(gpu.id) else { continue };
+        let Some(record) = Record::of_gpu(directory, gpu.id).filter(|record| record.lease == lease) else {
+            continue;
+        };
         let Some(inode) = Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive) else {
             ended = Released::Already("released".to_owned());
             continue;

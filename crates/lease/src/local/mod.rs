@@ -5,11 +5,15 @@
 //! ```text
 //! /run/bailiff/lease/        0755, belongs to the pool's owner
 //!     pool                   0644  the list of GPUs
-//!     gate                   0666  locked by one client at a time
-//!     gpu/0, gpu/1, …        0666  locked by the holder of the GPU, with a record about the holder
+//!     gate                   0644  locked by one client at a time
+//!     gpu/0, gpu/1, …        0644  locked by the holder of the GPU
+//!     record/0, record/1, …  0666  a record about the holder, which only informs others
 //!     queue/                 1777
 //!         NUMBER-LEASE       0644  a ticket, owned and locked by its waiter
 //! ```
+//!
+//! Users cannot write to the files that are locked, because they could mount a file system over such a file
+//! (`fusermount3`), and keep all others from opening it. Files that users can write to are not opened across a mount.
 //!
 //! All files except tickets are created by `init` and later opened without `O_CREAT`, so that `fs.protected_regular`
 //! does not interfere. If other users cannot enter the directory, its group gets their permissions. `queue/` is
@@ -122,9 +126,10 @@ impl Local {
     /// Completes a grant: writes the records and leaves the queue. Returns the status after that, or `None` if there
     /// was nothing to complete.
     fn complete_grant(&mut self, lease: &str) -> Option<TicketStatus> {
+        let directory = self.directory().ok()?;
         let OwnEntry::Waiting(waiter) = self.entries.get_mut(lease)? else { return None };
         let (grant, taken) = waiter.take_pending()?;
-        let completed = waiter.complete_grant(&grant, taken);
+        let completed = waiter.complete_grant(&directory, (&grant, taken));
         if let Some(OwnEntry::Waiting(waiter)) = self.entries.remove(lease) {
             waiter.finish();
         }
@@ -170,7 +175,11 @@ impl Leases for Local {
         let mut replaced: BTreeSet<u32> = managed.iter().map(|gpu| gpu.id).collect();
         let mut tokens = TokenClock::default();
         match directory.managed() {
-            Ok(old) if !force => return Ok(Init::Already(old.gpus.len() as u64)),
+            Ok(old) if !force => {
+                // A pool of an older version has no records of their own, and other modes.
+                directory.make_gpu_files(&old.gpus, false)?;
+                return Ok(Init::Already(old.gpus.len() as u64));
+            }
             Ok(old) => {
                 replaced.extend(old.gpus.iter().map(|gpu| gpu.id));
                 tokens = old.tokens;
@@ -317,17 +326,17 @@ impl Leases for Local {
         about: &[(&'static str, String)],
     ) -> Result<TicketStatus, LeaseError> {
         self.complete_grant(lease);
-        let Some(OwnEntry::Held(files, grant, record)) = self.entries.get_mut(lease) else {
+        let Some(OwnEntry::Held(_, grant, record)) = self.entries.get_mut(lease) else {
             return Ok(TicketStatus::Ended("unknown".to_owned()));
         };
         if grant.token != token {
             return Ok(TicketStatus::Ended("lost".to_owned()));
         }
         record.about.extend(about.iter().map(|(field, value)| ((*field).to_owned(), value.clone())));
-        for file in files {
-            record.write(file).map_err(|error| LeaseError::file(&self.path, &error))?;
-        }
-        Ok(TicketStatus::Held(grant.clone()))
+        let (record, grant) = (record.clone(), grant.clone());
+        let directory = self.directory()?;
+        grant.gpus.iter().for_each(|gpu| record.write_for_gpu(&directory, *gpu));
+        Ok(TicketStatus::Held(grant))
     }
 
     /// The kernel has already released the locks of exited processes, so no leases need to be ended.

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bailiff_proc::clock::since_boot;
+use bailiff_proc::open_below;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW,
 };
@@ -131,10 +132,8 @@ pub(super) enum TicketState {
 /// Reads a ticket. If its waiter has exited, tries to remove the ticket. Because the directory is sticky, only the
 /// ticket's owner and root can do this.
 pub(super) fn read_ticket(directory: &Directory, name: &Name) -> TicketState {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = openat(&directory.queue, name.text(), flags, Mode::empty()) else {
-        return TicketState::Over;
-    };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let Ok(file) = open_below(&directory.queue, &name.text(), flags) else { return TicketState::Over };
     let Ok(found) = fstat(&file) else { return TicketState::Over };
     // A user can add links to the pool's own files, which belong to root.
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink > 1 {

@@ -1,14 +1,15 @@
 //! The record of a holder or waiter about itself. It only informs others. No decision about ownership depends on it,
-//! because every user can write into the file of a GPU.
+//! because every user can write into the records of GPUs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::directory;
+use super::directory::{self, Directory};
 use crate::Ticket;
 use crate::audit::Lease;
 
@@ -36,6 +37,17 @@ impl Record {
         about.insert("lock_holder".to_owned(), lock_holder.0.to_string());
         about.insert("lock_holder_start".to_owned(), lock_holder.1.to_string());
         Self { lease: ticket.lease.clone(), about }
+    }
+
+    /// Reads the record of a GPU.
+    pub(super) fn of_gpu(directory: &Directory, id: u32) -> Option<Self> {
+        Self::read(&directory.record(id, OFlags::RDONLY).ok()?)
+    }
+
+    /// Writes the record of a GPU. Errors are ignored, because the record only informs others: neither a full disk nor
+    /// another user may prevent a grant.
+    pub(super) fn write_for_gpu(&self, directory: &Directory, id: u32) {
+        let _ = directory.record(id, OFlags::RDWR).and_then(|file| self.write(&file));
     }
 
     /// Reads the record in a file. The rest of an older, longer record may follow it.

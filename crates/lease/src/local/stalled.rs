@@ -8,7 +8,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FlockOperation, OFlags, flock, statat};
+use bailiff_proc::open_below;
+use rustix::fs::{FlockOperation, OFlags, flock, fstat};
 use rustix::process::geteuid;
 
 use super::directory::Directory;
@@ -42,7 +43,7 @@ impl Stalled {
         }
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         let within = |name: &&Name| {
-            let found = statat(&directory.queue, name.text(), AtFlags::SYMLINK_NOFOLLOW);
+            let found = open_below(&directory.queue, &name.text(), OFlags::PATH).and_then(fstat);
             let owner = found.map_or(u32::MAX, |found| found.st_uid);
             let count = counts.entry(owner).or_default();
             *count += 1;
@@ -95,7 +96,7 @@ fn can_take(directory: &Directory, ticket: &File) -> bool {
     let record = Record::read(ticket).unwrap_or_default();
     let selection = GpuSelection::of(&record);
     let idle = managed.gpus.iter().filter(|gpu| {
-        let file = selection.accepts(gpu.id).then(|| directory.gpu(gpu.id, OFlags::RDONLY).ok()).flatten();
+        let file = selection.accepts(gpu.id).then(|| directory.gpu(gpu.id).ok()).flatten();
         // Closing the file releases the lock at once. A waiter that finds the GPU locked meanwhile tries again.
         file.is_some_and(|(file, _)| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok())
     });

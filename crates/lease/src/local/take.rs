@@ -9,7 +9,7 @@ use std::time::Duration;
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::readable;
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
-use rustix::fs::{FlockOperation, OFlags, Stat, flock};
+use rustix::fs::{FlockOperation, Stat, flock};
 
 use super::directory::{self, Directory, Managed};
 use super::record::Record;
@@ -87,13 +87,13 @@ pub(super) struct GpuFile {
 impl Head {
     pub(super) fn open(directory: &Directory, managed: Managed, selection: &GpuSelection) -> Self {
         let open = |gpu: &directory::ManagedGpu| {
-            let (file, found) = directory.gpu(gpu.id, OFlags::RDWR).ok()?;
+            let (file, found) = directory.gpu(gpu.id).ok()?;
             Some(GpuFile { id: gpu.id, file, found })
         };
         let accepted = managed.gpus.iter().filter(|gpu| selection.accepts(gpu.id));
         let mut gpus: Vec<GpuFile> = accepted.filter_map(open).collect();
-        let granted = |gpu: &GpuFile| (gpu.found.st_mtime, gpu.found.st_mtime_nsec);
-        gpus.sort_by_key(|gpu| (selection.last.contains(&gpu.id), granted(gpu), gpu.id));
+        let granted = |gpu: &GpuFile| directory.last_granted(gpu.id);
+        gpus.sort_by_cached_key(|gpu| (selection.last.contains(&gpu.id), granted(gpu), gpu.id));
         Self { managed, reserved: Reserved::default(), gpus, watch: None, pause: FIRST_RETRY }
     }
 
@@ -174,7 +174,7 @@ impl CloseWatch {
         let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
         for gpu in gpus {
             let path = format!("/proc/self/fd/{}", gpu.file.as_raw_fd());
-            add_watch(&inotify, path, WatchFlags::CLOSE_WRITE).ok()?;
+            add_watch(&inotify, path, WatchFlags::CLOSE_NOWRITE).ok()?;
         }
         let (cleanup, receiver) = channel();
         let thread = std::thread::Builder::new().name("gpu-watch".to_owned());

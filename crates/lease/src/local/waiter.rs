@@ -153,8 +153,8 @@ impl Waiter {
     /// Writes the records and leaves the queue. Returns `None` if the ticket was withdrawn meanwhile.
     pub(super) fn complete_grant(
         &mut self,
-        grant: &Grant,
-        taken: Vec<GpuFile>,
+        directory: &Directory,
+        (grant, taken): (&Grant, Vec<GpuFile>),
     ) -> Option<(Vec<File>, Record)> {
         let about = &mut self.record.about;
         let gpus: Vec<String> = grant.gpus.iter().map(u32::to_string).collect();
@@ -162,8 +162,7 @@ impl Waiter {
         about.insert("tok".to_owned(), grant.token.to_string());
         about.insert("granted".to_owned(), queue::now().as_millis().to_string());
         for gpu in &taken {
-            // A full disk must not prevent a grant, because the locks are already held.
-            let _ = self.record.write(&gpu.file);
+            self.record.write_for_gpu(directory, gpu.id);
         }
         let files = taken.into_iter().map(|gpu| gpu.file).collect();
         self.entry.leave().then(|| (files, std::mem::take(&mut self.record)))

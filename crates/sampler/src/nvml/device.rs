@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bailiff_snapshot::dmem::pci_address;
 use bailiff_snapshot::{
-    About, Activity, ComputeMode, Entry, Gap, Gaps, GpuId, GpuSample, Health, Memory, MemoryUnknown, MigIds,
+    About, Activity, ComputeMode, Gap, Gaps, GpuId, GpuSample, Health, Memory, MemoryUnknown, MigIds,
     Reading, Telemetry,
 };
 use nvml_wrapper::Device;
@@ -59,7 +59,7 @@ pub(super) fn read(
     }
     let answers = answers.filter(|_| context.memory_unknown.is_none());
     let memory = plausible::memory(answers, context.gaps);
-    let (entries, reading) = match device.mig_mode() {
+    let (mut entries, mut reading) = match device.mig_mode() {
         // With MIG on, instances list the processes. The GPU's list repeats them and may need privileges.
         Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
         // If the mode is unknown, the processes might belong to the instances.
@@ -71,11 +71,12 @@ pub(super) fn read(
             (entries, reading)
         }
     };
-    let entries = entries.map(|entries| {
-        let mut entries = with_peaks(device, entries, &telemetry);
-        plausible::entries(&mut entries, answers, context.gaps);
-        entries
-    });
+    if let Some(entries) = &mut entries {
+        if telemetry.accounting == Some(true) {
+            reading.accounted = past.accounts.read(device, entries);
+        }
+        plausible::entries(entries, answers, context.gaps);
+    }
     Ok(GpuSample {
         about: About::default(),
         fault: None,
@@ -88,17 +89,6 @@ pub(super) fn read(
         xids: Vec::new(),
         cgroups: Vec::new(),
     })
-}
-
-/// Adds the peak memory of each process, if accounting is on.
-fn with_peaks(device: &Device<'_>, mut entries: Vec<Entry>, telemetry: &Telemetry) -> Vec<Entry> {
-    if telemetry.accounting == Some(true) {
-        for entry in &mut entries {
-            let stats = device.accounting_stats_for(entry.pid).ok();
-            entry.peak = stats.and_then(|stats| stats.max_memory_usage);
-        }
-    }
-    entries
 }
 
 fn memory(device: &Device<'_>, gaps: &mut Gaps) -> Result<Option<Memory>, NvmlError> {

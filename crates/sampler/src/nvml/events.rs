@@ -1,4 +1,4 @@
-//! Receives Xid errors of one GPU in a thread, because waiting for them blocks.
+//! Receives Xid errors and changes of the MIG instances of one GPU in a thread, because waiting for them blocks.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,24 +13,36 @@ use nvml_wrapper::{Device, Nvml};
 /// Maximum duration of one wait. The timeout only serves to detect a lost GPU.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Xid errors received but not yet reported.
+/// Events received but not yet reported.
+#[derive(Debug, Default)]
+struct Received {
+    xids: Vec<u64>,
+    mig_changed: bool,
+}
+
+/// Events of one GPU.
 pub(super) struct Events {
-    received: Arc<Mutex<Vec<u64>>>,
+    received: Arc<Mutex<Received>>,
     listener: JoinHandle<Result<Infallible, NvmlError>>,
 }
 
 impl Events {
     /// Starts listening. For a GPU without such events, the thread only sleeps.
     pub(super) fn start(nvml: &'static Nvml, device: Device<'static>) -> Self {
-        let received = Arc::new(Mutex::new(Vec::new()));
+        let received = Arc::new(Mutex::new(Received::default()));
         let sink = Arc::clone(&received);
         let listener = std::thread::spawn(move || listen(nvml, &device, &sink));
         Self { received, listener }
     }
 
     /// Returns the Xid errors since the last call.
-    pub(super) fn take(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.received.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn take_xids(&self) -> Vec<u64> {
+        std::mem::take(&mut self.received.lock().unwrap_or_else(PoisonError::into_inner).xids)
+    }
+
+    /// Returns whether MIG instances were created or destroyed since the last call.
+    pub(super) fn take_mig_change(&self) -> bool {
+        std::mem::take(&mut self.received.lock().unwrap_or_else(PoisonError::into_inner).mig_changed)
     }
 
     /// Returns whether listening has ended because of an error.
@@ -42,24 +54,31 @@ impl Events {
 fn listen(
     nvml: &'static Nvml,
     device: &Device<'static>,
-    sink: &Mutex<Vec<u64>>,
+    sink: &Mutex<Received>,
 ) -> Result<Infallible, NvmlError> {
-    if !device.supported_event_types()?.contains(EventTypes::CRITICAL_XID_ERROR) {
+    let supported = device.supported_event_types()?;
+    let xid = supported & EventTypes::CRITICAL_XID_ERROR;
+    if xid.is_empty() {
         loop {
             std::thread::park();
         }
     }
-    let set = nvml.create_event_set()?;
-    let set = device.register_events(EventTypes::CRITICAL_XID_ERROR, set).map_err(|error| error.error)?;
+    let register = |events| {
+        let set = nvml.create_event_set()?;
+        device.register_events(events, set).map_err(|error| error.error)
+    };
+    // Without the second event, Xid errors are still received.
+    let set = register(xid | supported & EventTypes::MIG_CONFIG_CHANGE).or_else(|_| register(xid))?;
     let milliseconds = u32::try_from(WAIT.as_millis()).unwrap_or(u32::MAX);
     loop {
         match set.wait(milliseconds) {
             Ok(event) => {
-                let xid = match event.event_data {
-                    Some(XidError::Value(xid)) => xid,
-                    Some(XidError::Unknown) | None => 0,
-                };
-                sink.lock().unwrap_or_else(PoisonError::into_inner).push(xid);
+                let mut received = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                match event.event_data {
+                    _ if event.event_type == EventTypes::MIG_CONFIG_CHANGE => received.mig_changed = true,
+                    Some(XidError::Value(xid)) => received.xids.push(xid),
+                    Some(XidError::Unknown) | None => received.xids.push(0),
+                }
             }
             Err(NvmlError::Timeout) => {}
             // For a lost GPU, the call fails at once. Pause for as long as it would have waited.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bailiff_snapshot::{Activity, ActivityEngine, ActivityUnknown, Gap, Gaps};
+use bailiff_snapshot::{Activity, ActivityEngine, ActivityUnknown, Gap, Gaps, Truth};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
 
 use super::not_offered;
 use super::raw::{self, GpmSample};
@@ -28,6 +29,13 @@ const METRICS: [(ActivityEngine, u32, u32); ActivityEngine::ALL.len()] = [
     (ActivityEngine::Ofa, 50, 51),
 ];
 
+/// Maximum activity of each engine of a MIG instance on which nothing runs, 15 times that of a GPU whose processes do
+/// nothing, and 20 times that of its memory (`docs/decisions/0021-gpm-and-idle-processes.md`).
+const CALM: f64 = 0.001;
+const CALM_DRAM: f64 = 0.0001;
+
+type Metrics = [Result<f64, NvmlError>; COUNT];
+
 /// The MIG instances of a GPU, by UUID.
 pub(super) type Instances = Vec<Option<String>>;
 
@@ -35,6 +43,8 @@ pub(super) type Instances = Vec<Option<String>>;
 #[derive(Default)]
 pub(super) struct Gpm {
     is_supported: Option<bool>,
+    /// Engines of a MIG instance; `None` if they are unknown, or for a whole GPU.
+    pub(super) engines: Option<DeviceAttributes>,
     /// The sample, the time since boot at which it was taken, and the instances at that time.
     earlier: Option<(GpmSample, Duration, Instances)>,
 }
@@ -47,25 +57,34 @@ impl Gpm {
         (now, instances): (Duration, &Instances),
         gaps: &mut Gaps,
     ) -> Activity {
-        let result = self.measure((gpu, instance), (now, instances), gaps);
-        result.map_or_else(
-            |unknown| {
+        let from = self.earlier.as_ref().map_or(now, |(_, from, _)| *from);
+        let activity = Activity { from, until: now, ..Activity::default() };
+        match self.measure((gpu, instance), (now, instances)) {
+            Ok(metrics) => {
+                let ratios = ratios(&metrics, gaps);
+                let calm = self.engines.as_ref().map_or(Truth::Unknown, |engines| calm(&metrics, engines));
+                Activity { ratios, calm, ..activity }
+            }
+            Err(unknown) => {
                 if unknown == ActivityUnknown::Failed {
                     self.earlier = None;
                     gaps.count(Gap::Telemetry);
                 }
-                Activity { ratios: BTreeMap::new(), unknown: Some(unknown) }
-            },
-            |ratios| Activity { ratios, unknown: None },
-        )
+                Activity { unknown: Some(unknown), ..activity }
+            }
+        }
+    }
+
+    /// Discards the earlier sample, because the instances may have been replaced since.
+    pub(super) fn forget(&mut self) {
+        self.earlier = None;
     }
 
     fn measure(
         &mut self,
         (gpu, instance): (&Device<'_>, Option<u32>),
         (now, instances): (Duration, &Instances),
-        gaps: &mut Gaps,
-    ) -> Result<BTreeMap<ActivityEngine, f64>, ActivityUnknown> {
+    ) -> Result<Metrics, ActivityUnknown> {
         if self.is_supported.is_none() {
             self.is_supported = known(raw::gpm_is_supported(gpu))?;
         }
@@ -82,8 +101,7 @@ impl Gpm {
         if !(SHORTEST..=LONGEST).contains(&interval) {
             return Err(ActivityUnknown::Interval);
         }
-        let metrics = known(raw::gpm_metrics::<COUNT>(gpu, (&before, sample), ids()))?;
-        Ok(ratios(&metrics.ok_or(ActivityUnknown::NotSupported)?, gaps))
+        known(raw::gpm_metrics::<COUNT>(gpu, (&before, sample), ids()))?.ok_or(ActivityUnknown::NotSupported)
     }
 }
 
@@ -101,22 +119,49 @@ fn ids() -> [u32; COUNT] {
     std::array::from_fn(|_| all.next().unwrap_or_default())
 }
 
+/// Returns each metric with its engine.
+fn by_engine(metrics: &Metrics) -> impl Iterator<Item = (ActivityEngine, &Result<f64, NvmlError>)> {
+    let engines = METRICS.into_iter().flat_map(|(engine, first, last)| (first..=last).map(move |_| engine));
+    engines.zip(metrics)
+}
+
 /// Returns the activity of each engine that reported a percentage. Others are counted as gaps.
-fn ratios(metrics: &[Result<f64, NvmlError>; COUNT], gaps: &mut Gaps) -> BTreeMap<ActivityEngine, f64> {
+fn ratios(metrics: &Metrics, gaps: &mut Gaps) -> BTreeMap<ActivityEngine, f64> {
     let mut ratios = BTreeMap::new();
-    for (id, metric) in ids().into_iter().zip(metrics) {
-        let engine = METRICS.into_iter().find(|(_, first, last)| (*first..=*last).contains(&id));
-        match (engine, metric) {
-            (Some((engine, ..)), Ok(percent)) if (0.0..=100.0).contains(percent) => {
+    for (engine, metric) in by_engine(metrics) {
+        match metric {
+            Ok(percent) if (0.0..=100.0).contains(percent) => {
                 let ratio = ratios.entry(engine).or_insert(0.0_f64);
                 *ratio = ratio.max(percent / 100.0);
             }
-            (_, Ok(_)) => gaps.count(Gap::Implausible),
-            (_, Err(error)) if not_offered(error) || matches!(error, NvmlError::InvalidArg) => {}
-            (_, Err(_)) => gaps.count(Gap::Telemetry),
+            Ok(_) => gaps.count(Gap::Implausible),
+            Err(error) if not_offered(error) || matches!(error, NvmlError::InvalidArg) => {}
+            Err(_) => gaps.count(Gap::Telemetry),
         }
     }
     ratios
+}
+
+/// Returns whether nothing ran on an instance with these engines; unknown unless the activity of all units is known.
+fn calm(metrics: &Metrics, has: &DeviceAttributes) -> Truth {
+    let engines = [
+        (ActivityEngine::Graphics, 1, CALM),
+        (ActivityEngine::Sm, 1, CALM),
+        (ActivityEngine::Dram, 1, CALM_DRAM),
+        (ActivityEngine::Nvdec, has.shared_decoder_count, CALM),
+        (ActivityEngine::Jpeg, has.shared_jpeg_count, CALM),
+        (ActivityEngine::Ofa, has.shared_ofa_count, CALM),
+    ];
+    // The metrics that are read do not include encoders.
+    let without_encoders = if has.shared_encoder_count == 0 { Truth::True } else { Truth::Unknown };
+    let is_known = |percent: &f64| (0.0..=100.0).contains(percent);
+    engines.into_iter().fold(without_encoders, |all, (engine, units, limit)| {
+        let of_engine = by_engine(metrics).filter(|(other, _)| *other == engine);
+        let percents: Vec<f64> = of_engine.filter_map(|(_, metric)| metric.as_ref().ok().copied()).collect();
+        let is_complete = percents.iter().all(is_known) && percents.len() >= units as usize;
+        let is_calm = percents.iter().all(|percent| *percent / 100.0 <= limit);
+        if !is_complete || all == Truth::Unknown { Truth::Unknown } else { all.and(is_calm.into()) }
+    })
 }
 
 #[cfg(test)]
@@ -129,6 +174,48 @@ mod tests {
             [1, 2, 3, 5, 10].into_iter().chain(30..=37).chain(40..=47).chain(50..=51).collect();
         assert_eq!(ids().to_vec(), expected);
         assert_eq!(METRICS.map(|(engine, ..)| engine), ActivityEngine::ALL);
+    }
+
+    #[test]
+    fn instance_is_calm_if_all_its_engines_are_known_to_be() {
+        let has = DeviceAttributes {
+            multiprocessor_count: 16,
+            shared_copy_engine_count: 1,
+            shared_decoder_count: 2,
+            shared_encoder_count: 0,
+            shared_jpeg_count: 1,
+            shared_ofa_count: 0,
+            gpu_instance_slice_count: 1,
+            compute_instance_slice_count: 1,
+            memory_size_mb: 16384,
+        };
+        let calm_with = |changes: &[(usize, Result<f64, NvmlError>)], has: &DeviceAttributes| {
+            let mut metrics: Metrics = std::array::from_fn(|_| Err(NvmlError::NotSupported));
+            // Graphics, SM, DRAM, two decoders, one JPEG decoder.
+            for (at, percent) in [(0, 0.1), (1, 0.0), (4, 0.01), (5, 0.0), (6, 0.0), (13, 0.0)] {
+                metrics[at] = Ok(percent);
+            }
+            for (at, metric) in changes {
+                metrics[*at] = metric.as_ref().map(|percent| *percent).map_err(|_| NvmlError::Timeout);
+            }
+            calm(&metrics, has)
+        };
+        assert_eq!(calm_with(&[], &has), Truth::True);
+        for (at, percent) in [(0, 0.11), (1, 0.11), (4, 0.011), (5, 0.11), (6, 100.0), (13, 0.11)] {
+            assert_eq!(calm_with(&[(at, Ok(percent))], &has), Truth::False, "{at}");
+            for unknown in [Ok(f64::NAN), Ok(100.5), Ok(-0.1), Err(NvmlError::Timeout)] {
+                assert_eq!(calm_with(&[(at, unknown)], &has), Truth::Unknown, "{at}");
+            }
+        }
+        // Occupancy and tensor cores are parts of what the others measure.
+        assert_eq!(calm_with(&[(2, Ok(50.0)), (3, Err(NvmlError::Timeout))], &has), Truth::True);
+        assert_eq!(calm_with(&[(0, Ok(90.0)), (1, Err(NvmlError::Timeout))], &has), Truth::Unknown);
+        let more = [
+            DeviceAttributes { shared_encoder_count: 1, ..has.clone() },
+            DeviceAttributes { shared_ofa_count: 1, ..has.clone() },
+            DeviceAttributes { shared_decoder_count: 3, ..has.clone() },
+        ];
+        more.iter().for_each(|has| assert_eq!(calm_with(&[], has), Truth::Unknown, "{has:?}"));
     }
 
     #[test]

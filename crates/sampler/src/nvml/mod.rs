@@ -1,5 +1,6 @@
 //! Reads GPUs with NVML. Uses the wrapper crate, except for process lists and samples, which `raw` reads.
 
+mod accounting;
 mod answers;
 mod device;
 mod events;
@@ -17,7 +18,8 @@ use std::time::Duration;
 
 use bailiff_snapshot::dmem::pci_address;
 use bailiff_snapshot::{
-    About, Activity, ActivityUnknown, CgroupMemory, Driver, Fault, Gap, Gaps, GpuId, GpuSample, MemoryUnknown,
+    About, Activity, ActivityUnknown, CgroupMemory, Driver, Fault, Gap, Gaps, GpuId, GpuSample,
+    MemoryUnknown, Truth,
 };
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -49,6 +51,7 @@ struct Device {
     events: Option<Events>,
     memory_health: health::LastRead,
     gpm: gpm::Gpm,
+    accounts: accounting::Accounts,
 }
 
 /// Inputs of a read, and the counters of its gaps.
@@ -59,6 +62,8 @@ pub(crate) struct Context<'a> {
     pub(crate) own_cgroup: &'a OwnCgroup,
     /// Whether the activity of engines is read.
     pub(crate) activity: bool,
+    /// Whether the processes of a MIG instance without activity are idle.
+    pub(crate) mig_idle: bool,
     /// Limits of the cgroups of processes; `None` if their paths cannot be resolved.
     pub(crate) limits: Option<&'a CgroupLimits<'a>>,
     /// Why the memory of the GPU is unknown. Applies to its MIG instances, for which the driver does not report limits.
@@ -172,6 +177,22 @@ impl Gpus {
                     past.gpm.read(device, (context.now, &instances), context.gaps)
                 }
             };
+            if !context.mig_idle {
+                let calm = &mut sample.telemetry.activity.calm;
+                *calm = calm.and(Truth::Unknown);
+            }
+        }
+        let events = uuid(&samples[0]).and_then(|uuid| self.devices.get(&uuid)?.events.as_ref());
+        if !events.is_some_and(Events::take_mig_change) {
+            return;
+        }
+        // An instance that was replaced by one with the same UUID would otherwise look like the same.
+        for sample in samples {
+            let unknown = Some(ActivityUnknown::InstancesChanged);
+            sample.telemetry.activity = Activity { unknown, ..Activity::default() };
+            if let Some(past) = uuid(sample).and_then(|uuid| self.devices.get_mut(&uuid)) {
+                past.gpm.forget();
+            }
         }
     }
 
@@ -206,6 +227,9 @@ impl Gpus {
         let about = About { index: index.to_owned(), ..known };
         // Properties that are missing after a temporary error are read again in the next sample.
         past.about = Some(about.clone()).filter(device::is_complete);
+        if context.activity && about.mig.is_some() {
+            past.gpm.engines = device.attributes().ok();
+        }
         match device::read(device, (&about, past), context) {
             Ok(sample) => GpuSample { about, xids: past.xids(), ..sample },
             Err(error) => {
@@ -231,7 +255,7 @@ impl Gpus {
 impl Device {
     /// Returns the Xid errors since the previous sample.
     fn xids(&self) -> Vec<u64> {
-        self.events.as_ref().map(Events::take).unwrap_or_default()
+        self.events.as_ref().map(Events::take_xids).unwrap_or_default()
     }
 }
 

@@ -296,6 +296,43 @@ pub(super) fn memory_limits(device: &Device<'_>, cgroup: &CStr) -> Result<Driver
     Ok(DriverLimits { soft: limits.soft, hard: limits.hard, used: limits.used })
 }
 
+/// `nvmlAccountingStats_v2_t` of drivers from 610.
+#[repr(C)]
+#[derive(Debug, Clone, Default)]
+pub(super) struct AccountingStats {
+    pid: c_uint,
+    is_running: c_uint,
+    gpu_utilization: c_uint,
+    memory_utilization: c_uint,
+    /// In bytes; `u64::MAX` if unknown.
+    pub(super) max_memory: u64,
+    samples: c_uint,
+    /// Sum of the utilization of compute and graphics engines over all samples.
+    pub(super) gpu_sum: u64,
+    /// Sum of the utilization of memory bandwidth over all samples.
+    pub(super) memory_sum: u64,
+    time: u64,
+    /// Start of the process, by the driver's clock.
+    pub(super) start: u64,
+}
+
+const _: () = {
+    assert!(size_of::<AccountingStats>() == 64 && offset_of!(AccountingStats, max_memory) == 16);
+    assert!(offset_of!(AccountingStats, gpu_sum) == 32 && offset_of!(AccountingStats, memory_sum) == 40);
+    assert!(offset_of!(AccountingStats, start) == 56);
+};
+
+/// Returns what accounting has counted for a process, while accounting mode is on.
+pub(super) fn accounting_stats(device: &Device<'_>, pid: u32) -> Result<AccountingStats, NvmlError> {
+    type Call = unsafe extern "C" fn(nvmlDevice_t, *mut AccountingStats) -> nvmlReturn_t;
+    // SAFETY: this is the signature in nvml.h.
+    let call = unsafe { function::<Call>(device, b"nvmlDeviceGetAccountingStats_v2\0") }?;
+    let mut stats = AccountingStats { pid, ..AccountingStats::default() };
+    // SAFETY: the call reads the pid and writes the other fields.
+    nvml_try(unsafe { call(device.handle(), &raw mut stats) })?;
+    Ok(stats)
+}
+
 /// A sample of a GPU's counters (`nvmlGpmSample_t`).
 pub(super) struct GpmSample {
     handle: *mut c_void,

@@ -9,7 +9,7 @@ use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Proc, ReadError, StatusReads};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Home, Lookup, Node, Workload, descends, starts_of_ancestors, workload};
-use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Role, Seen, State, Truth, is_criu};
+use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Seen, State, Truth, is_criu};
 
 use super::orphan::{Member, OrphanTable};
 use super::others::{Limits, Other, Others, Program};
@@ -64,8 +64,6 @@ pub(crate) struct Relations {
     unread: BTreeMap<u32, bool>,
     /// Reads of the `status` of these.
     status_reads: StatusReads,
-    /// Whether one of them has, or may have, the `comm` of an MPS program.
-    unread_mps: bool,
 }
 
 struct Entry {
@@ -101,7 +99,6 @@ impl Relations {
             walked: false,
             unread: BTreeMap::new(),
             status_reads: StatusReads::default(),
-            unread_mps: false,
             others: Others::new(ticks_per_second),
             table: HashMap::new(),
             found: Vec::new(),
@@ -116,7 +113,6 @@ impl Relations {
         self.table.clear();
         self.found.clear();
         self.unread.clear();
-        self.unread_mps = false;
         self.walked = false;
         self.others.begin();
     }
@@ -175,9 +171,14 @@ impl Relations {
         self.relatives(proc, unclear, time).map(Some)
     }
 
-    /// Returns the non-holders with the `comm` of an MPS program, and whether all processes were read.
-    pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
-        (self.others.named_mps(), self.walked && !self.unread_mps)
+    /// Returns the non-holders with the `comm` of an MPS program.
+    pub(crate) fn named_mps(&self) -> &[Stat] {
+        self.others.named_mps()
+    }
+
+    /// Returns whether a process may run that was not read in this interval.
+    pub(crate) fn may_be_unread(&self, pid: u32) -> bool {
+        !self.walked || self.is_unread(pid)
     }
 
     /// Reads every process that is not a holder.
@@ -236,7 +237,6 @@ impl Relations {
             let Other { mut stat, uid, cgroup } = other;
             let (start_ticks, depth) = starts.get(&pid).copied().unwrap_or_default();
             stat.key.start_ticks = start_ticks;
-            self.unread_mps |= stat.comm == Role::COMM || !has_parent;
             let node = Node::new(&stat, uid, cgroup.home.clone());
             let member = Member::new(&stat, cgroup.inside.clone());
             self.table.insert(pid, Entry { has_parent, depth, ..Entry::new(node, member, is_holder) });

@@ -320,9 +320,14 @@ impl Processes {
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
     }
 
-    /// Returns the non-holders with the `comm` of an MPS program, and whether all processes were read.
-    pub(crate) fn named_mps(&self) -> (&[Stat], bool) {
+    /// Returns the non-holders with the `comm` of an MPS program.
+    pub(crate) fn named_mps(&self) -> &[Stat] {
         self.relations.named_mps()
+    }
+
+    /// Returns whether a process may run that was not read in this interval.
+    pub(crate) fn may_be_unread(&self, pid: u32) -> bool {
+        self.relations.may_be_unread(pid)
     }
 
     /// Returns when a process started, in seconds since the Unix epoch.

@@ -166,6 +166,21 @@ pub(crate) struct AccountingStats {
     pub(crate) reserved: [c_uint; 5],
 }
 
+/// `nvmlAccountingStats_v2_t`
+#[repr(C)]
+pub(crate) struct AccountingStats2 {
+    pub(crate) pid: c_uint,
+    pub(crate) running: c_uint,
+    pub(crate) gpu: c_uint,
+    pub(crate) memory: c_uint,
+    pub(crate) max_memory: c_ulonglong,
+    pub(crate) samples: c_uint,
+    pub(crate) gpu_sum: c_ulonglong,
+    pub(crate) memory_sum: c_ulonglong,
+    pub(crate) time: c_ulonglong,
+    pub(crate) start: c_ulonglong,
+}
+
 /// `nvmlEventData_t`
 #[repr(C)]
 pub(crate) struct EventData {
@@ -184,6 +199,9 @@ const _: () = {
     assert!(size_of::<ProcessSamples1>() == 24 && size_of::<ProcessDetail>() == 32);
     assert!(size_of::<ProcessDetails>() == 24 && size_of::<Sample>() == 16 && size_of::<FieldValue>() == 40);
     assert!(
-        size_of::<Attributes>() == 40 && size_of::<AccountingStats>() == 56 && size_of::<EventData>() == 32
+        size_of::<Attributes>() == 40
+            && size_of::<AccountingStats>() == 56
+            && size_of::<AccountingStats2>() == 64
+            && size_of::<EventData>() == 32
     );
 };

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use crate::abi::AccountingStats;
+use crate::abi::{AccountingStats, AccountingStats2};
 use crate::code::{Answer, Code};
 use crate::edge::{InOut, Out, Room, device_calls, put};
 use crate::gate::Call;
@@ -24,6 +24,25 @@ device_calls! {
     nvmlDeviceGetAccountingStats(call, pid: c_uint, stats: Out<AccountingStats>) {
         let one = remembered(call)?.iter().find(|one| one.pid == pid).ok_or(Code::NOT_FOUND)?;
         put(stats, self::stats(one, call.machine.clock.now()))
+    }
+    nvmlDeviceGetAccountingStats_v2(call, stats: InOut<AccountingStats2>) {
+        let stats = stats.ok_or(Code::INVALID_ARGUMENT)?;
+        let one = remembered(call)?.iter().find(|one| one.pid == stats.pid).ok_or(Code::NOT_FOUND)?;
+        let AccountingStats { gpu, memory, max_memory, time, start, running, .. } =
+            self::stats(one, call.machine.clock.now());
+        *stats = AccountingStats2 {
+            pid: one.pid,
+            running,
+            gpu,
+            memory,
+            max_memory,
+            samples: 1,
+            gpu_sum: one.sums.0,
+            memory_sum: one.sums.1,
+            time,
+            start,
+        };
+        Ok(())
     }
 }
 

@@ -17,6 +17,8 @@ use crate::state;
 
 /// `nvmlEventTypeXidCriticalError`
 pub(crate) const XID: c_ulonglong = 8;
+/// `nvmlEventMigConfigChange`
+pub(crate) const MIG_CHANGE: c_ulonglong = 0x100;
 
 system_calls! {
     nvmlEventSetCreate(_machine, set: Out<Handle>) { put(set, create()?) }
@@ -32,11 +34,17 @@ const MOST_SETS: usize = 64;
 static PLACES: [Place; MOST_SETS] = [const { Place::NEW }; MOST_SETS];
 static SETS: Mutex<[Option<Set>; MOST_SETS]> = Mutex::new([const { None }; MOST_SETS]);
 
-/// The devices that are registered with a set, each with the number of its errors that were
-/// delivered.
+/// The devices that are registered with a set, each with what was delivered.
 #[derive(Default)]
 struct Set {
-    delivered: BTreeMap<u32, usize>,
+    delivered: BTreeMap<u32, Delivered>,
+}
+
+/// Numbers of delivered events; `None` if the device is not registered for their kind.
+#[derive(Default)]
+struct Delivered {
+    errors: Option<usize>,
+    mig_changes: Option<u64>,
 }
 
 fn create() -> Result<Handle, Code> {
@@ -50,8 +58,12 @@ fn create() -> Result<Handle, Code> {
 /// Registers a device with a set. Errors that the scenario already lists are delivered afterwards.
 pub(crate) fn register(handle: Handle, gpu: u32, kinds: c_ulonglong) -> Answer {
     with_slot(handle, |slot| {
+        let delivered = slot.get_or_insert_default().delivered.entry(gpu).or_default();
         if kinds & XID != 0 {
-            slot.get_or_insert_default().delivered.entry(gpu).or_insert(0);
+            delivered.errors.get_or_insert(0);
+        }
+        if kinds & MIG_CHANGE != 0 {
+            delivered.mig_changes.get_or_insert(0);
         }
     })
 }
@@ -79,17 +91,25 @@ fn wait(set: Handle, timeout: c_uint) -> Result<EventData, Code> {
 }
 
 impl Set {
-    /// Returns the next undelivered error. If there is none and a device is lost, returns that
+    /// Returns the next undelivered event. If there is none and a device is lost, returns that
     /// error.
     fn undelivered(&mut self, machine: &Machine) -> Option<Result<EventData, Code>> {
         let mut lost = false;
         for (index, delivered) in &mut self.delivered {
             let Some(gpu) = machine.gpus.get(*index as usize) else { continue };
             let errors = &gpu.written.xid;
-            *delivered = errors.len().min(*delivered);
-            if let Some(xid) = errors.get(*delivered) {
+            if let Some(delivered) = &mut delivered.errors {
+                *delivered = errors.len().min(*delivered);
+                if let Some(xid) = errors.get(*delivered) {
+                    *delivered += 1;
+                    return Some(Ok(event(gpu, XID, *xid)));
+                }
+            }
+            if let Some(delivered) = &mut delivered.mig_changes
+                && *delivered < gpu.written.mig_changes
+            {
                 *delivered += 1;
-                return Some(Ok(event(gpu, *xid)));
+                return Some(Ok(event(gpu, MIG_CHANGE, 0)));
             }
             lost |= gpu.lost != Lost::Now(false);
         }
@@ -97,7 +117,7 @@ impl Set {
     }
 }
 
-fn event(gpu: &Gpu, xid: u64) -> EventData {
+fn event(gpu: &Gpu, kind: c_ulonglong, data: u64) -> EventData {
     let device = Target { gpu: gpu.index, instance: None }.handle();
-    EventData { device, kind: XID, data: xid, gi: NO_INSTANCE, ci: NO_INSTANCE }
+    EventData { device, kind, data, gi: NO_INSTANCE, ci: NO_INSTANCE }
 }

@@ -6,9 +6,9 @@ use crate::code::Code;
 use crate::edge::{Handle, Out, device_calls, put};
 use crate::event_sets;
 
-/// Memory errors, performance state, Xid, clocks, MIG configuration. Scenarios only contain Xid
-/// errors.
-const SUPPORTED: c_ulonglong = 1 | 2 | 4 | event_sets::XID | 16 | 256;
+/// Memory errors, performance state, Xid, clocks, MIG configuration. Scenarios only contain Xid errors and changes of the
+/// MIG configuration.
+const SUPPORTED: c_ulonglong = 1 | 2 | 4 | event_sets::XID | 16 | event_sets::MIG_CHANGE;
 
 device_calls! {
     nvmlDeviceGetSupportedEventTypes(call, kinds: Out<c_ulonglong>) { put(kinds, call.gpu().map(|_| SUPPORTED)?) }

@@ -105,6 +105,8 @@ pub(crate) struct Gpu {
     pub(crate) faults: Faults,
     /// Errors that are delivered to an event set registered for the device, each once, in this order.
     pub(crate) xid: Vec<u64>,
+    /// Number of changes of the MIG instances that are reported to an event set registered for them.
+    pub(crate) mig_changes: u64,
     /// Metrics of GPM by number. If absent, the device does not measure activity.
     pub(crate) gpm: Option<BTreeMap<u32, Metric>>,
     pub(crate) accounting: Accounting,
@@ -140,6 +142,7 @@ impl Default for Gpu {
             mig: None,
             faults: Faults::default(),
             xid: Vec::new(),
+            mig_changes: 0,
             gpm: None,
             accounting: Accounting::default(),
         }
@@ -390,4 +393,7 @@ pub(crate) struct Accounted {
     pub(crate) time: Micros,
     #[serde(default)]
     pub(crate) running: bool,
+    /// Sums of utilization so far, of engines and of memory, for the second version of the call.
+    #[serde(default)]
+    pub(crate) sums: (u64, u64),
 }

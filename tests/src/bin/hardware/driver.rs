@@ -1,6 +1,7 @@
 //! NVML's data, read directly and without the exporter's code.
 
 use std::collections::BTreeMap;
+use std::ffi::c_uint;
 use std::path::Path;
 
 use nvml_wrapper::enum_wrappers::device::Sampling;
@@ -9,6 +10,9 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::{FieldValueSample, ProcessInfo, ProcessUtilizationSample};
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+};
 
 /// The driver.
 pub(crate) struct Driver(Nvml);
@@ -192,6 +196,29 @@ impl Driver {
             total: device.memory_info()?.total,
             has_limits: limits.is_ok(),
         })
+    }
+}
+
+impl Driver {
+    /// Returns the accounting's sums of a process: number of samples, utilization of the engines, and of memory.
+    #[allow(unsafe_code, reason = "the wrapper lacks this function")]
+    pub(crate) fn accounted(&self, uuid: &str, pid: u32) -> Result<[u64; 3], String> {
+        type Call = unsafe extern "C" fn(nvmlDevice_t, *mut [u64; 8]) -> c_uint;
+        // SAFETY: the function takes a device and a structure of 64 bytes (`nvmlAccountingStats_v2_t`).
+        let call = unsafe { self.0.lib().__library.get::<Call>(b"nvmlDeviceGetAccountingStats_v2\0") };
+        let missing = || "the driver has no sums of samples (before 610)".to_owned();
+        let call = call.map_err(|_| missing())?;
+        let device = self.0.device_by_uuid(uuid).map_err(|error| error.to_string())?;
+        let mut stats = [u64::from(pid), 0, 0, 0, 0, 0, 0, 0];
+        // SAFETY: the structure begins with the pid, and the call writes the rest.
+        match unsafe { call(device.handle(), &raw mut stats) } {
+            0 => Ok([stats[3] & u64::from(u32::MAX), stats[4], stats[5]]),
+            nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND => Err(missing()),
+            nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED => {
+                Err("accounting mode is off, and no setting of the GPU is changed".to_owned())
+            }
+            code => Err(format!("accounting of process {pid}: error {code}")),
+        }
     }
 }
 

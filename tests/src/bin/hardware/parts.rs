@@ -325,11 +325,11 @@ impl Run {
     }
 
     /// Returns an outcome that requires the driver's pids to be those in this PID namespace.
-    fn published(&self, cells: [&str; 3], claims: &[(bool, &'static str)]) -> Tried {
+    pub(crate) fn published(&self, cells: [&str; 3], claims: &[(bool, &'static str)]) -> Tried {
         if self.setting.shares_pid_namespace { outcome(cells, claims) } else { Err(FOREIGN_PIDS.to_owned()) }
     }
 
-    fn without_mig(&self) -> Result<(), String> {
+    pub(crate) fn without_mig(&self) -> Result<(), String> {
         if self.card.mig { Err("MIG is on".to_owned()) } else { Ok(()) }
     }
 
@@ -338,7 +338,7 @@ impl Run {
         index.ok_or_else(|| format!("no worker {work} runs"))
     }
 
-    fn subject(&self, work: Work) -> Result<&Subject, String> {
+    pub(crate) fn subject(&self, work: Work) -> Result<&Subject, String> {
         self.index(work).map(|index| &self.subjects[index])
     }
 

@@ -103,6 +103,7 @@ rows! {
     "two-lists" "a process in the compute and the graphics list holds the same memory, not two memories" { part two_lists }
     "row-1" "MIG is on: utilization is unknown (`mig`)"
         { "a process has a context on an instance" ["idle"] of ["idle"] [MIG] }
+    "mig-activity" "on a MIG instance, the only process is published as 0 or with the activity of the instance, and two that compute as unknown (`--gpm`, `--mig-idle`)" { part mig_activity }
     "row-2" "no answer one snapshot before: utilization is unknown (`first_sample`)" { part first_snapshot }
     "health" "recovery action, remapped rows, ECC errors and clock events are published as the driver reports them" { part health }
     "own-cgroup" "the exporter's cgroup has no GPU memory limit, and the driver's total is published" { part own_cgroup }
@@ -128,6 +129,7 @@ rows! {
         { "both processes compute at once" ["idle", "busy", "streams"] of ["busy", "streams"] [SAMPLED, BUSY] }
     "energy" "the driver's counter grows, and the energy of users, idle and unattributed add up to its increase" { part energy }
     "gpm" "an idle GPU has nearly no graphics and DRAM activity, a busy one has, and both are published (`--gpm`)" { part gpm }
+    "accounting" "accounting samples processes, and its sums grow with work and not without (drivers from 610)" { part accounting }
     "row-7" "the GPU was busy and no process was sampled: utilization is unknown (`unattributed`), never 0"
         { "a process computes 20 ms and rests 180 ms" ["idle", "bursts"] of ["bursts"] [NEVER_IDLE] }
     "row-8" "the driver's timestamps never step back, and its buffer is longer than 5 s; otherwise utilization is unknown"
