@@ -13,9 +13,11 @@ use std::process::Command;
 
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
+use end_to_end::node::{Node, TICKS};
 use end_to_end::page::Page;
 use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
+use end_to_end::tenant::Tenant;
 
 const ALL: &str = "{1: 64.5, 2: 50, 3: 25, 5: 12.5, 10: 100, 30: 20, 31: 35, 40: 0, 50: not_supported}";
 
@@ -212,6 +214,62 @@ fn process_of_an_instance_is_idle_only_on_request() {
         let known = utilization(page, "4100");
         assert!(comes.contains(&known), "{known:?}");
         (known == comes[1]).then_some(())
+    });
+}
+
+#[test]
+fn work_that_accounting_counts_is_not_idleness() {
+    let with = |sum: u64| {
+        let sums = format!(
+            "accounting: {{enabled: true, processes: [{{pid: 4101, running: true, sums: [{sum}, 0]}}]}}"
+        );
+        format!("gpus: [{{processes: [{{pid: 4100, sm: 90}}, {{pid: 4101}}], {sums}}}]")
+    };
+    let scenario = Scenario::new(&with(0));
+    let exporter = exporter_with(&scenario, &procfs(&[4100, 4101]), &[]);
+    exporter.until("idleness", |page| (utilization(page, "4101") == Ok(0.0)).then_some(()));
+    let mut sum = 0;
+    exporter.until("the contradiction", |page| {
+        sum += 1;
+        scenario.set(&with(sum));
+        (utilization(page, "4101") == Err("accounted".to_owned())).then_some(())
+    });
+    // The counters of another process do not count, nor those that fell.
+    scenario.set(&with(0).replace("pid: 4101, running", "pid: 4100, running"));
+    exporter.until("idleness again", |page| (utilization(page, "4101") == Ok(0.0)).then_some(()));
+}
+
+#[test]
+fn rule_flags_the_process_of_an_idle_instance() {
+    let rules = "version: 1
+defaults: {startup_grace: 0s, clear_after: 1}
+rules:
+  - name: idle
+    target: process
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 3}
+    then: [{flag: warning}]
+";
+    let ticks = [&TICKS[..], &["--gpm", "--mig-idle"]].concat();
+    let node = Node::with_ticks(rules, &[""], &ticks);
+    let [idle, busy] = [(); 2].map(|()| Tenant::ending_on_term(&node.home));
+    let process = |tenant: &Tenant| format!("{{pid: {}, used: 1GiB}}", tenant.pid());
+    let instances = [(1, 0, CALM, process(&idle)), (2, 0, BUSY, process(&busy))];
+    let instances: Vec<_> =
+        instances.iter().map(|(gi, ci, gpm, held)| (*gi, *ci, *gpm, held.as_str())).collect();
+    let text = with_instances(&instances);
+    let text = text.strip_prefix("gpus: [{").and_then(|text| text.strip_suffix("}]")).unwrap();
+    let text = text.replace(", mig:", "\n    mig:");
+    node.change(|driver| driver.gpus[0].text = text);
+    let enforcer = node.home.enforcer(&[]);
+    let flagged = |page: &Page| -> Vec<String> {
+        page.all("bailiff_flag", &[]).map(|(labels, _)| labels["pid"].clone()).collect()
+    };
+    enforcer.until("the flag", |page| (flagged(page) == [idle.pid().to_string()]).then_some(()));
+    let tick = node.tick();
+    enforcer.until("more ticks", |page| {
+        assert_eq!(flagged(page), [idle.pid().to_string()]);
+        (node.tick() > tick + 5).then_some(())
     });
 }
 

@@ -131,6 +131,17 @@ fn compare_activity(page: &Page, gpu: &Value) {
     }
 }
 
+/// Compares the peak memory of processes in the driver's accounting. The sums of their work are in no metric.
+fn compare_accounting(page: &Page, gpu: &Value) {
+    let uuid = gpu["uuid"].as_str().unwrap();
+    for (pid, stats) in gpu["accounting"].as_object().into_iter().flatten() {
+        let labels = [("gpu_uuid", uuid), ("pid", pid.as_str())];
+        let exported = page.value("bailiff_process_gpu_memory_peak_bytes", &labels);
+        assert_eq!(exported, stats[2].as_f64(), "{uuid} {pid}");
+        assert_eq!(stats.to_string(), "[4100,1,12884901888,5500,1000]");
+    }
+}
+
 /// Compares whether the driver reports a hard limit of a cgroup with whether the memory is unknown for it.
 fn compare_memory_limit(page: &Page, gpu: &Value) {
     let reason = page.label(
@@ -201,6 +212,8 @@ fn agree_with(scenario_name: &str, flags: &[&str]) -> (usize, usize) {
         compare_memory_limit(&page, gpu);
         compare_health(&page, gpu);
         compare_activity(&page, gpu);
+        gpu["mig"].as_array().into_iter().flatten().for_each(|instance| compare_activity(&page, instance));
+        compare_accounting(&page, gpu);
     }
     (processes, samples)
 }

@@ -81,7 +81,8 @@ def binding_gpu(index, last_seen):
         **unit(handle),
         "memory_limit": memory_limit(handle),
         "fields": fields(handle),
-        "gpm": activity(handle),
+        "gpm": activity(handle, pynvml.nvmlGpmSampleGet),
+        "accounting": accounting(handle),
         "rows": answer(pynvml.nvmlDeviceGetRemappedRows, handle),
         "clock_events": answer(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
         "throttle_reasons": answer(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
@@ -97,15 +98,17 @@ def binding_gpu(index, last_seen):
     for position in range(0 if refused(most) else most):
         instance = answer(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
         if not refused(instance):
-            gpu["mig"].append(binding_instance(position, instance))
+            gpu["mig"].append(binding_instance(position, handle, instance))
     return gpu
 
 
-def binding_instance(position, handle):
+def binding_instance(position, gpu, handle):
+    gi = answer(pynvml.nvmlDeviceGetGpuInstanceId, handle)
     return {
         "index": position,
         **unit(handle),
-        "gi": answer(pynvml.nvmlDeviceGetGpuInstanceId, handle),
+        "gi": gi,
+        "gpm": activity(gpu, lambda gpu, sample: pynvml.nvmlGpmMigSampleGet(gpu, gi, sample)),
         "ci": answer(pynvml.nvmlDeviceGetComputeInstanceId, handle),
         "slices": answer(lambda: pynvml.nvmlDeviceGetAttributes_v2(handle).gpuInstanceSliceCount),
         "samples": samples(handle, 0),
@@ -153,14 +156,15 @@ def fields(handle):
     return {str(one.fieldId): getattr(one.value, value[one.valueType]) if known(one) else None for one in found}
 
 
-def activity(handle):
+def activity(handle, get):
     """Reads GPM's graphics, SM, SM occupancy, tensor and DRAM metrics between two samples, in percent."""
     support = answer(pynvml.nvmlGpmQueryDeviceSupport, handle)
     if refused(support) or not support.isSupportedDevice:
         return None
     samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
-    for sample in samples:
-        pynvml.nvmlGpmSampleGet(handle, sample)
+    found = [answer(get, handle, sample) for sample in samples]
+    if any(refused(one) for one in found):
+        return {}
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version, request.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 5
     request.sample1, request.sample2 = samples
@@ -171,6 +175,16 @@ def activity(handle):
         pynvml.nvmlGpmSampleFree(sample)
     known = [one for one in found.metrics[:5] if one.nvmlReturn == pynvml.NVML_SUCCESS]
     return {str(one.metricId): one.value for one in known}
+
+
+def accounting(handle):
+    """Reads the peak memory of each accounted process, with the second version of the call."""
+    pids = answer(pynvml.nvmlDeviceGetAccountingPids, handle)
+    if refused(pids):
+        return {}
+    stats = {str(pid): answer(pynvml.nvmlDeviceGetAccountingStats_v2, handle, pid) for pid in pids}
+    fields = ["pid", "isRunning", "maxMemoryUsage", "sumGpuUtil", "sumFbUtil"]
+    return {pid: [getattr(one, field) for field in fields] for pid, one in stats.items()}
 
 
 def processes(function, handle):

@@ -213,8 +213,8 @@ impl Driver {
         // SAFETY: the structure begins with the pid, and the call writes the rest.
         match unsafe { call(device.handle(), &raw mut stats) } {
             0 => Ok([stats[3] & u64::from(u32::MAX), stats[4], stats[5]]),
-            nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND => Err(missing()),
-            nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED => {
+            code if code == nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND => Err(missing()),
+            code if code == nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED => {
                 Err("accounting mode is off, and no setting of the GPU is changed".to_owned())
             }
             code => Err(format!("accounting of process {pid}: error {code}")),

@@ -101,7 +101,7 @@ rows! {
     "not-found" "`nvmlDeviceGetProcessUtilization` answers NOT_FOUND where nothing ran"
         { "nothing ran" [] of [] [NOT_FOUND] }
     "two-lists" "a process in the compute and the graphics list holds the same memory, not two memories" { part two_lists }
-    "row-1" "MIG is on: utilization is unknown (`mig`)"
+    "row-1" "MIG is on: without `--gpm`, utilization is unknown (`mig`)"
         { "a process has a context on an instance" ["idle"] of ["idle"] [MIG] }
     "mig-activity" "on a MIG instance, the only process is published as 0 or with the activity of the instance, and two that compute as unknown (`--gpm`, `--mig-idle`)" { part mig_activity }
     "row-2" "no answer one snapshot before: utilization is unknown (`first_sample`)" { part first_snapshot }
