@@ -346,6 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "runs a program with the name of a protected one")]
     fn programs_of_others_are_read_only_on_demand() {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("Xorg");

@@ -17,6 +17,7 @@ use clap::{Parser, ValueEnum};
 /// read-only: it changes no setting and sends no signal.
 #[derive(Debug, Parser)]
 #[command(name = "bailiff-exporter", version, after_help = EXAMPLES, args_override_self = true)]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub struct Flags {
     /// Address to listen on, HOST:PORT; may be repeated. An empty host means all addresses. The default is
     /// loopback, because the pages show names of users and programs.

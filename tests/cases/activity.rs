@@ -143,7 +143,9 @@ fn exporter_with(scenario: &Scenario, procfs: &Procfs, flags: &[&str]) -> Export
 fn procfs(pids: &[u32]) -> Procfs {
     let procfs = Procfs::new();
     procfs.write("self/cgroup", "0::/\n");
-    pids.iter().for_each(|pid| procfs.add(&Process::new(*pid)));
+    for pid in pids {
+        procfs.add(&Process::new(*pid));
+    }
     procfs
 }
 
@@ -274,7 +276,7 @@ rules:
 }
 
 #[test]
-fn instance_that_was_created_anew_has_no_activity() {
+fn instance_that_was_created_again_has_no_activity() {
     let instances = with_instances(&[(1, 0, BUSY, "{pid: 4100, used: 1GiB}")]);
     let scenario = Scenario::new(&instances);
     let exporter = exporter_with(&scenario, &procfs(&[4100]), &[]);

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fmt::Write;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -63,22 +62,37 @@ impl Gpu<'_> {
         self.workers.retain(|pid, seen| start(*pid) == Some(seen.start));
         let orphans = self.workers.values().filter(|seen| seen.work == "forked" && seen.parent != program);
         let orphaned = orphans.filter(|seen| !self.workers.contains_key(&seen.parent)).count();
-        let mut text = format!(
-            "missing: [nvmlDeviceGetAccountingStats_v2]\nsampling_period: 20ms\nring: 600\ngpus:\n- energy_grows: true\n  power: 300W\n  memory: {{total: 80GiB, unaccounted: {}MiB}}\n  processes:",
-            1024 * orphaned
-        );
+        self.log_fault();
+        let is_listed = |seen: &&Observed| seen.parent == program || seen.work == "mps-server";
+        let listed = self.workers.iter().filter(|(_, seen)| is_listed(seen));
+        let listed: Vec<String> =
+            listed.map(|(pid, seen)| format!("{{pid: {pid}, {}}}", (self.lists)(&seen.work))).collect();
         let is_busy = self.workers.values().any(|seen| (self.lists)(&seen.work).contains("sm: 97"));
-        let percent = if is_busy { 97.0 } else { 0.0064 };
-        text = text.replace(
-            "\n  processes:",
-            &format!("\n  gpm: {{1: {percent}, 2: {percent}, 10: 0.0005}}\n  processes:"),
-        );
-        if self.mig {
-            let gpm = format!("{{1: {percent}, 2: {percent}, 10: 0.0005, 30: 0, 40: 0}}");
-            let instance =
-                format!("{{gi: 1, profile: 1g.18gb, memory: {{total: 16GiB}}, gpm: {gpm}, processes: [");
-            text = format!("gpus:\n- gpm: {{1: 30}}\n  mig: [{instance}");
+        let text = self.text(orphaned, if is_busy { 97.0 } else { 0.0064 }, &listed.join(", "));
+        if text != self.written {
+            self.scenario.set(&text);
+            self.written = text;
         }
+    }
+
+    /// Returns the scenario: the GPU's memory of ended processes in GiB, its activity in percent, and its processes.
+    fn text(&self, orphaned: usize, percent: f64, processes: &str) -> String {
+        let gpm = format!("{{1: {percent}, 2: {percent}, 10: 0.0005, 30: 0, 40: 0}}");
+        if self.mig {
+            let instance = format!(
+                "{{gi: 1, profile: 1g.18gb, memory: {{total: 16GiB}}, gpm: {gpm}, processes: [{processes}]}}"
+            );
+            return format!("gpus:\n- gpm: {{1: 30}}\n  mig: [{instance}]");
+        }
+        let xid = if self.faulted.is_some() { "\n  xid: [31]" } else { "" };
+        let memory = format!("{{total: 80GiB, unaccounted: {}MiB}}", 1024 * orphaned);
+        format!(
+            "missing: [nvmlDeviceGetAccountingStats_v2]\nsampling_period: 20ms\nring: 600\ngpus:\n- energy_grows: true\n  power: 300W\n  memory: {memory}\n  gpm: {gpm}{xid}\n  processes: [{processes}]"
+        )
+    }
+
+    /// Writes the line of a worker that wrote outside of memory to the kernel log.
+    fn log_fault(&mut self) {
         let faulty = self.workers.iter().find(|(_, seen)| seen.work == "fault").map(|(pid, _)| *pid);
         self.faulted = self.faulted.or_else(|| faulty.map(|_| Instant::now()));
         // The worker must be in an earlier sample.
@@ -91,24 +105,6 @@ impl Gpu<'_> {
             );
             fs::write(&self.kernel_log.0, line).unwrap();
             self.kernel_log.1 = true;
-        }
-        if self.faulted.is_some() {
-            text = text.replace("\n  processes:", "\n  xid: [31]\n  processes:");
-        }
-        let listed = |seen: &Observed| seen.parent == program || seen.work == "mps-server";
-        let mut any = false;
-        for (pid, seen) in self.workers.iter().filter(|(_, seen)| listed(seen)) {
-            let separator = if self.mig { "," } else { "" };
-            let item = if self.mig { "" } else { "- " };
-            let _ = write!(text, "\n  {item}{{pid: {pid}, {}}}{separator}", (self.lists)(&seen.work));
-            any = true;
-        }
-        if self.mig {
-            (text, any) = (text + "]}]", true);
-        }
-        if text != self.written {
-            self.scenario.set(if any { &text } else { text.trim_end_matches("\n  processes:") });
-            self.written = text;
         }
     }
 }

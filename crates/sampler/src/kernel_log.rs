@@ -224,7 +224,7 @@ mod tests {
             ("6,7,5,c;,cpuset=\n", records(NAME_PERIOD, "c"), false),
             ("6,7,5,c;,cpuset=\n", records(5 + NAME_PERIOD, "c"), true),
             ("6,7,5,c;,cpuset=\n", records(6, "-"), true),
-            ("", records(6, "-").replace("\n", "IN=lo OUT= MAC=\n"), false),
+            ("", records(6, "-").replace('\n', "IN=lo OUT= MAC=\n"), false),
         ] {
             let (mut gaps, mut xids) = (Gaps::default(), Vec::new());
             reader().take(format!("{before}{record}").as_bytes(), &mut xids, &mut gaps);

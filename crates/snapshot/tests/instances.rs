@@ -44,7 +44,9 @@ fn observed(n: u64, step: &Step, starts: &[u64], from: Duration) -> Sample {
     let parent = GpuSample { entries: None, instances: Some(2), ..fixtures::gpu((0, "GPU-1"), vec![]) };
     let instance = |ci: usize| {
         let mut entries: Vec<_> = step.listed[ci].iter().map(|pid| entry(*pid, Some(1 << 30))).collect();
-        entries.iter_mut().for_each(|entry| entry.kinds.mps = step.mps);
+        for entry in &mut entries {
+            entry.kinds.mps = step.mps;
+        }
         let mut instance = fixtures::gpu((0, "GPU-1"), entries);
         instance.about.index = format!("0:{ci}");
         instance.about.id = Some(GpuId(format!("MIG-{ci}")));

@@ -215,7 +215,9 @@ mod tests {
             DeviceAttributes { shared_ofa_count: 1, ..has.clone() },
             DeviceAttributes { shared_decoder_count: 3, ..has.clone() },
         ];
-        more.iter().for_each(|has| assert_eq!(calm_with(&[], has), Truth::Unknown, "{has:?}"));
+        for has in more {
+            assert_eq!(calm_with(&[], &has), Truth::Unknown, "{has:?}");
+        }
     }
 
     #[test]
