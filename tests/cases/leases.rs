@@ -142,6 +142,31 @@ fn acquired_gpus_are_freed_when_their_holder_exits() {
     assert_eq!(states(&redis), ["idle"]);
 }
 
+/// Every client of Redis can write them, and users evaluate the output of `acquire`.
+#[test]
+fn uuid_in_redis_is_no_shell_code() {
+    let redis = pool("0,1");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("written").display().to_string();
+    let own = std::process::id().to_string();
+    for (uuid, expected) in [
+        (format!("GPU-0;touch${{IFS}}{file}"), "0"),
+        (format!("GPU-0`touch${{IFS}}{file}`"), "0"),
+        (format!("'$(touch${{IFS}}{file})'"), "0"),
+        (format!("GPU-{}", "0".repeat(200)), "0"),
+        ("GPU-00000000-0000-4000-8000-000000000001".to_owned(), "GPU-00000000-0000-4000-8000-000000000001"),
+    ] {
+        let script = "redis.call('HSET', 'GPU_V2:UUID', '0', ARGV[1]) return 'ok'";
+        assert_eq!(redis.query(&format!("EVAL \"{script}\" 0 \"{uuid}\"")), "ok");
+        let printed = stdout_of(&run(&redis, &["acquire", "--gpu", "0", "--for", &own]));
+        let script = "eval \"$1\" && echo $CUDA_VISIBLE_DEVICES";
+        let output = Command::new("sh").args(["-c", script, "sh", &printed]).output().unwrap();
+        assert_eq!(stdout_of(&output).trim(), expected, "{printed}");
+        assert!(!fs::exists(&file).unwrap(), "{printed}");
+        stdout_of(&run(&redis, &["release", "--gpu", "0"]));
+    }
+}
+
 #[test]
 fn waiter_is_not_blocked_by_dead_ones() {
     let redis = pool("0");

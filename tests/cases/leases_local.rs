@@ -640,6 +640,7 @@ fn file_system_of_a_user_over_a_file_of_the_pool_blocks_nobody() {
     shell.args(["-c", writable]).uid(NOBODY_UID).gid(NOBODY_UID).current_dir("/").env("POOL", pool.path());
     assert_eq!(stdout_of(&shell.output().unwrap()), "record/0\nrecord/1\n");
     let attack = "cd $POOL && touch ../over && mount --bind ../over record/0 && mount --bind ../over record/1
+        mount --bind ../over record/1 && mount --bind ../over record/1
         $BAILIFF lease run -n 2 -- $BAILIFF lease list --json
         echo text >../over && $BAILIFF lease release --mine && cat ../over
         grep -c /record/ /proc/self/mountinfo
@@ -653,7 +654,7 @@ fn file_system_of_a_user_over_a_file_of_the_pool_blocks_nobody() {
     let list: Value = serde_json::from_str(&format!("{list}}}")).unwrap();
     assert_eq!((&list["gpus"][0]["state"], &list["gpus"][1]["state"]), (&"leased".into(), &"leased".into()));
     assert_eq!(
-        rest, "0\ntext\n2\npool created: 2 GPUs\n0\n",
+        rest, "0\ntext\n4\npool created: 2 GPUs\n0\n",
         "the records are not written, and `init --force` removes the mounts"
     );
 }

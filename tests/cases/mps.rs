@@ -139,6 +139,15 @@ fn root_starts_no_daemon_in_a_directory_of_another_user() {
     let printed = refused("another user can replace it");
     std::os::unix::fs::chown(above, Some(0), None).unwrap();
     assert!(machine.mps.smi_calls().is_empty(), "{printed}");
+    // A user can mount a file system over a directory of the user in `/tmp` (`fusermount3`), and report any owner.
+    std::fs::set_permissions(above, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    let mount = |program: &str, args: &[&str]| {
+        Command::new(program).args(args).arg(&pipes).status().unwrap().success()
+    };
+    assert!(mount("mount", &["-t", "tmpfs", "-o", "mode=755", "none"]));
+    let printed = refused("a mount point in a directory that all users can write to");
+    assert!(mount("umount", &[]));
+    assert!(machine.mps.smi_calls().is_empty(), "{printed}");
 }
 
 #[test]

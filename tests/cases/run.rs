@@ -357,12 +357,15 @@ install -d -m 755 /run/bailiff
 install -d -m 1777 /run/bailiff/quota
 setpriv --reuid 4002 --regid 4002 --clear-groups mkdir -m 777 /run/bailiff/quota/4003
 : > /run/bailiff/quota/0
+mkdir /run/bailiff/quota/4004
+mount -t tmpfs -o uid=4004,gid=4004,mode=700 none /run/bailiff/quota/4004
 "$0" run --vram 1GiB sh -c 'dirname "$WRAPPER_SHARED"'
 for turn in 1 2; do
     setpriv --reuid 4003 --regid 4003 --clear-groups "$0" run --vram 1GiB \
         sh -c 'dirname "$WRAPPER_SHARED"; stat -c %u:%a "$(dirname "$WRAPPER_SHARED")" "$WRAPPER_SHARED"'
 done
 ls -A /run/bailiff/quota/4003
+setpriv --reuid 4004 --regid 4004 --clear-groups "$0" run --vram 1GiB sh -c 'dirname "$WRAPPER_SHARED"'
 "#;
 
 #[test]
@@ -378,12 +381,16 @@ fn quota_directory_of_another_user_is_neither_used_nor_in_the_way() {
     assert_eq!(code(&output), 0, "{output:?}");
     let text = stdout_of(&output);
     let lines: Vec<&str> = text.lines().collect();
-    let [roots, directory, owners @ .., again, _, _] = lines.as_slice() else { unreachable!("{output:?}") };
+    let [roots, directory, owners @ .., again, _, _, over_mount] = lines.as_slice() else {
+        unreachable!("{output:?}")
+    };
     // Users can create links to files of root.
     assert!(roots.starts_with("/run/bailiff/quota/0-"), "{output:?}");
     assert!(directory.starts_with("/run/bailiff/quota/4003-"), "{output:?}");
     assert_eq!(owners, ["4003:700", "4003:600"]);
     assert_eq!(directory, again, "the directory is used again");
+    // With `fusermount3`, a user can mount a file system that reports any owner.
+    assert!(over_mount.starts_with("/run/bailiff/quota/4004-"), "{output:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
+use bailiff_lease::audit::Lease;
 use bailiff_lease::holder::LocalHost;
 use bailiff_lease::{Grant, Leases, Ticket, TicketStatus};
 
@@ -109,7 +110,7 @@ fn text(
     Ok(match format {
         Format::Env => {
             let pairs = environment(pool, (&ticket.lease, grant), GpuNames::Uuids)?;
-            joined(pairs.iter().map(|(name, value)| format!("export {name}={value}")), "\n")
+            joined(pairs.iter().map(|(name, value)| format!("export {name}={}", quoted(value))), "\n")
         }
         Format::Ids => ids.join(","),
         Format::Uuid => format::uuids(&pool.gpus()?, &ids)
@@ -121,9 +122,30 @@ fn text(
             .join(","),
         Format::Json => {
             let audit = pool.audit()?;
-            let lease = format::lease(&audit, &ticket.lease)
-                .ok_or_else(|| Failure::not_ours("the lease was lost immediately after it was granted"))?;
-            format::as_json(lease, &audit, &LocalHost::read()).to_string()
+            // Another user can prevent that the record is read.
+            let own = || own_lease(ticket, (grant, &ids));
+            let lease = format::lease(&audit, &ticket.lease).cloned().unwrap_or_else(own);
+            format::as_json(&lease, &audit, &LocalHost::read()).to_string()
         }
     })
+}
+
+/// Returns what this process knows about a lease.
+fn own_lease(ticket: &Ticket, (grant, ids): (&Grant, &[String])) -> Lease {
+    let about = ticket.about.iter().map(|(field, value)| ((*field).to_owned(), value.clone()));
+    let granted =
+        [("gpus", ids.join(",")), ("tok", grant.token.to_string()), ("want", ids.len().to_string())];
+    let granted = granted.map(|(field, value)| (field.to_owned(), value));
+    Lease {
+        lease: ticket.lease.clone(),
+        state: "held".to_owned(),
+        expires: f64::INFINITY,
+        about: about.chain(granted).map(|(field, value)| (field, value.into())).collect(),
+    }
+}
+
+/// Quotes a value for a shell, if it is more than letters, digits and a few marks.
+fn quoted(value: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.,:/-".contains(&byte);
+    if value.bytes().all(is_plain) { value.to_owned() } else { format!("'{}'", value.replace('\'', r"'\''")) }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bailiff_mps::control::Question;
 use bailiff_mps::place::{LOGS, PIPES, VISIBLE};
 use bailiff_mps::{Control, ControlError, Form};
+use bailiff_proc::is_in_foreign_mount;
 use bailiff_snapshot::ComputeMode;
 
 use super::compute_mode::{self, ChangedModes, MpsGpu};
@@ -75,6 +76,9 @@ fn check_is_roots(directory: &Path, create: bool) -> Result<(), Failure> {
     if create {
         // What prevents it, the next check reports.
         let _ = DirBuilder::new().mode(0o755).create(directory);
+    }
+    if is_in_foreign_mount(&std::path::absolute(directory).map_err(|why| failed(&why))?) {
+        return Err(failed(&"a mount point in a directory that all users can write to"));
     }
     match fs::symlink_metadata(directory) {
         Ok(found) if found.is_dir() && found.uid() == 0 && found.mode() & OTHERS == 0 => {

@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use bailiff_lease::holder::LocalHost;
 use bailiff_ledger::Ledger;
 use bailiff_lifecycle::exit::plain;
-use bailiff_proc::{may_live, start};
+use bailiff_proc::{may_live, open_below, start};
 use bailiff_snapshot::ProcessKey;
 use nix::unistd::geteuid;
+use rustix::fs::{FileType, OFlags, Stat, fstat};
 
 use super::environment::Environment;
 use super::flags::Run;
@@ -159,7 +160,8 @@ fn directory(configured: Option<&Path>) -> Result<PathBuf, Failure> {
     let mut errors = Vec::new();
     for candidate in candidates {
         let created = match create_directory(&candidate, &default) {
-            Err(_) if candidate == default && is_in_the_way(&default) => unpredictable_directory(&default),
+            // Whatever is there is not a usable directory of this user.
+            Err(_) if candidate == default && exists(&default) => unpredictable_directory(&default),
             created => created,
         };
         match created {
@@ -182,23 +184,30 @@ fn create_directory(path: &Path, default: &Path) -> io::Result<PathBuf> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let metadata = fs::symlink_metadata(path)?;
-    if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+    let is_own = |uid: u32, mode: u32| uid == geteuid().as_raw() && mode & 0o022 == 0;
+    let is_usable = if path.parent() == default.parent() {
+        let found = shared_entry(path)?;
+        FileType::from_raw_mode(found.st_mode) == FileType::Directory && is_own(found.st_uid, found.st_mode)
+    } else {
+        let metadata = fs::symlink_metadata(path)?;
+        metadata.is_dir() && is_own(metadata.uid(), metadata.mode())
+    };
+    if !is_usable {
         return Err(io::Error::other("not a directory that only this user can write to"));
     }
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?;
     path.canonicalize()
 }
 
-/// Returns whether something has this name that is not a directory of this user, for example a link to a file of root, which
-/// any user can create.
-fn is_in_the_way(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|about| !about.is_dir()) || is_of_another_user(path)
+/// Returns the attributes of an entry in the directory that all users share. Any user can create such an entry, also a link
+/// to a file of root, or mount a file system over it, which may report any owner.
+fn shared_entry(path: &Path) -> io::Result<Stat> {
+    let (parent, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(fstat(open_below(fs::File::open(parent)?, name, OFlags::PATH)?)?)
 }
 
-/// Returns whether another user has created this directory or file.
-fn is_of_another_user(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|about| about.uid() != geteuid().as_raw())
+fn exists(path: &Path) -> bool {
+    shared_entry(path).map_or_else(|error| error.kind() != io::ErrorKind::NotFound, |_| true)
 }
 
 /// Returns a directory beside the default one, with a name that other users cannot predict: each user can create
@@ -209,8 +218,7 @@ fn unpredictable_directory(default: &Path) -> io::Result<PathBuf> {
     for entry in fs::read_dir(parent)?.take(MOST_DIRECTORIES).filter_map(Result::ok) {
         let path = entry.path();
         if entry.file_name().to_string_lossy().starts_with(&prefix)
-            && !is_of_another_user(&path)
-            && let Ok(directory) = create_directory(&path, &path)
+            && let Ok(directory) = create_directory(&path, default)
         {
             return Ok(directory);
         }
@@ -218,7 +226,7 @@ fn unpredictable_directory(default: &Path) -> io::Result<PathBuf> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let path = parent.join(format!("{prefix}{:016x}", u64::from_ne_bytes(random)));
-    create_directory(&path, &path)
+    create_directory(&path, default)
 }
 
 /// The name of a quota file: it identifies the process that created it.

@@ -257,7 +257,7 @@ impl Pool {
     pub(crate) fn read(&mut self, parts: &[String]) -> Result<Audit, LeaseError> {
         // Commands and names can contain any bytes.
         let text: Vec<u8> = self.call(Op::Audit, parts)?;
-        let audit: Audit = serde_json::from_str(&String::from_utf8_lossy(&text))
+        let mut audit: Audit = serde_json::from_str(&String::from_utf8_lossy(&text))
             .map_err(|error| LeaseError::unexpected(error.to_string()))?;
         // Every client of Redis can add entries to the pool's lists, and the cost of a snapshot grows with their number.
         let sizes = [(audit.gpus.len(), MOST_GPUS), (audit.leases.len(), MOST_LEASES)];
@@ -266,8 +266,18 @@ impl Pool {
                 "the pool has {size} entries of a kind; at most {most}"
             )));
         }
+        // Every client of Redis can write them, and they become values of environment variables.
+        for gpu in &mut audit.gpus {
+            gpu.uuid = gpu.uuid.take().filter(|uuid| is_uuid(uuid));
+        }
         Ok(audit)
     }
+}
+
+/// Whether a text may be the UUID of a GPU or a MIG instance.
+fn is_uuid(text: &str) -> bool {
+    (1..=96).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/".contains(&byte))
 }
 
 /// The arguments that name the GPUs of a new pool.

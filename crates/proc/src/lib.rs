@@ -13,7 +13,7 @@ mod poll;
 mod process;
 mod reader;
 
-pub use below::open_below;
+pub use below::{is_in_foreign_mount, is_sticky, open_below};
 pub use denied::{Attributes, Files, read_through};
 pub use directory::{Directory, HeldFile, LATE, ReadError, unless_gone};
 pub use patient::{Reads, StatusReads, subordinate_uids};

@@ -35,7 +35,7 @@ use crate::actions::notices::{Delivery, NoticeSettings, Notices};
 use crate::actions::{self, Executor};
 use crate::agent::{Agent, AgentEvent, Orders};
 use crate::audit::{self, Audit};
-use crate::clock::now;
+use crate::clock::{Deadline, now};
 use crate::policy_file;
 use crate::privileged;
 use crate::settings::Settings;
@@ -50,6 +50,8 @@ use bailiff_engine::view::View;
 
 /// Interval of periodic checks: whether the audit log can be written, the age of the snapshot.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How long the subordinate uids count as current.
+const SUBORDINATE_UIDS_FOR: Duration = Duration::from_mins(1);
 /// Maximum number of queued snapshots; more would be too old when they are evaluated.
 const ARRIVALS: usize = 4;
 
@@ -80,6 +82,8 @@ pub struct Daemon {
     request: Option<Verdict>,
     /// Whether a write of the state was attempted before the SIGKILL of the action in flight.
     tried_to_save: bool,
+    /// When the subordinate uids are read again.
+    subordinate_uids_until: Deadline,
     flagged: status::Flagged,
     status: Status,
     shown: watch::Sender<Arc<Status>>,
@@ -185,6 +189,7 @@ impl Daemon {
             ours: rights::ourselves(&settings.executor.procfs),
             request: None,
             tried_to_save: false,
+            subordinate_uids_until: Deadline::after(Duration::ZERO),
             flagged: status::Flagged::new(),
             status: status::begin(&settings, policy_status),
             shown,
@@ -246,7 +251,7 @@ impl Daemon {
             tracing::warn!(uid, "CAP_KILL is missing: the enforcer acts only on processes of its own user");
         }
         self.engine.exempt(self.ours.clone());
-        self.engine.set_subordinate(bailiff_proc::subordinate_uids());
+        self.renew_subordinate_uids();
         status::begin_counts(&mut self.status.counters, &self.engine);
         // Breakers that an earlier run opened are already in the audit log.
         self.status.breakers = status::breakers(&self.engine, &[]);
@@ -254,6 +259,12 @@ impl Daemon {
         self.record_change(("start", "done"), "");
         self.order_the_agent();
         self.show();
+    }
+
+    /// Reads the subordinate uids, which change with the accounts of the machine.
+    pub(super) fn renew_subordinate_uids(&mut self) {
+        self.engine.set_subordinate(bailiff_proc::subordinate_uids());
+        self.subordinate_uids_until = Deadline::after(SUBORDINATE_UIDS_FOR);
     }
 
     /// Evaluates a snapshot, unless it is skipped.
@@ -265,6 +276,9 @@ impl Daemon {
         let began = now();
         self.hold_if(Hold::Stale, false);
         self.check_state();
+        if self.subordinate_uids_until.passed() {
+            self.renew_subordinate_uids();
+        }
         let view = Arc::new(View::between(self.view.as_deref(), snapshot));
         match self.engine.tick(began, Arc::clone(&view)) {
             Ok(verdicts) => {

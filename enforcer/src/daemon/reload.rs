@@ -151,7 +151,7 @@ impl Daemon {
     }
 
     fn adopt(&mut self, policy: Arc<Policy>) {
-        self.engine.set_subordinate(bailiff_proc::subordinate_uids());
+        self.renew_subordinate_uids();
         let reloaded = self.engine.reload(policy, self.settings.most);
         if let Some(action) = reloaded.cancel {
             self.executor.cancel(action);

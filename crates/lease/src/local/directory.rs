@@ -25,6 +25,8 @@ use crate::LeaseError;
 const LONGEST: usize = 1 << 16;
 /// Maximum wait for the gate lock. The holder needs less time, unless it was stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum number of mounts over a file that are removed. A user can have 1,000 (`mount_max` in `fuse.conf`).
+const MOST_MOUNTS: usize = 4096;
 /// Pauses between attempts to take the gate lock, which is held for about 50 µs.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -141,7 +143,16 @@ impl Directory {
     /// even if their records do not show a lease, because every user can overwrite the records.
     pub(super) fn lock_gpus<'a>(&self, ids: impl Iterator<Item = &'a u32>) -> Result<Vec<File>, u64> {
         let (mut locked, mut held) = (Vec::new(), 0);
-        for (file, _) in ids.filter_map(|id| self.gpu(*id).ok()) {
+        for id in ids {
+            let file = match self.gpu(*id) {
+                Ok((file, _)) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // Someone may hold a file that cannot be opened.
+                Err(_) => {
+                    held += 1;
+                    continue;
+                }
+            };
             let kinds = [FlockOperation::NonBlockingLockExclusive, FlockOperation::NonBlockingLockShared];
             if kinds.into_iter().any(|kind| flock(&file, kind).is_ok()) {
                 locked.push(file);
@@ -179,15 +190,19 @@ impl Directory {
         for gpu in gpus {
             let name = gpu.id.to_string();
             let make = || {
-                let record = file(&self.records, &name, (rights, rights.record), self.owner)?;
                 if !replace {
                     return file(&self.gpus, &name, (rights, rights.read), self.owner).map(drop);
                 }
-                record.set_len(0)?;
                 let new = format!("{name}.new");
                 file(&self.gpus, &new, (rights, rights.read), self.owner)?;
                 Ok(renameat(&self.gpus, new, &self.gpus, &name)?)
             };
+            let record = || {
+                let record = file(&self.records, &name, (rights, rights.record), self.owner)?;
+                if replace { record.set_len(0) } else { Ok(()) }
+            };
+            // Leases do not need it, and a user can mount a file system over it again and again.
+            let _: io::Result<()> = record();
             make()
                 .map_err(|error: io::Error| LeaseError::file(&self.path.join("gpu").join(&name), &error))?;
         }
@@ -196,14 +211,14 @@ impl Directory {
 
     /// Opens the lock file of a GPU.
     pub(super) fn gpu(&self, id: u32) -> io::Result<(File, Stat)> {
-        let file = File::from(open_below(&self.gpus, &id.to_string(), READ)?);
+        let file = File::from(open_below(&self.gpus, id.to_string(), READ)?);
         let found = check(&file, self.owner)?;
         Ok((file, found))
     }
 
     /// Opens the record of a GPU, which every user can write to.
     pub(super) fn record(&self, id: u32, access: OFlags) -> io::Result<File> {
-        let file = File::from(open_below(&self.records, &id.to_string(), access | OFlags::NONBLOCK)?);
+        let file = File::from(open_below(&self.records, id.to_string(), access | OFlags::NONBLOCK)?);
         check(&file, self.owner)?;
         Ok(file)
     }
@@ -264,7 +279,8 @@ fn file(below: &OwnedFd, name: &str, (rights, mode): (Rights, Mode), owner: u32)
         // Users can mount a file system over a file that they can write to, and it outlives them.
         Err(Errno::XDEV) => {
             let path = format!("/proc/self/fd/{}/{name}", below.as_raw_fd());
-            unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+            let unmount = || unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok();
+            (0..MOST_MOUNTS).take_while(|_| unmount()).for_each(drop);
             open_below(below, name, write)
         }
         opened => opened,

@@ -40,7 +40,14 @@ pub(super) fn release(
     let all = directory.managed()?.gpus.into_iter();
     for gpu in all.filter(|gpu| only.is_none_or(|only| gpu.id.to_string() == only)) {
         let Ok((file, _)) = directory.gpu(gpu.id) else { continue };
-        let Some(record) = Record::of_gpu(directory, gpu.id).filter(|record| record.lease == lease) else {
+        let record = Record::of_gpu(directory, gpu.id);
+        let Some(record) = record.filter(|record| record.lease == lease) else {
+            // The record may be unreadable, or another user may have overwritten it.
+            let inode = Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive);
+            if let Some((pid, process)) = inode.and_then(|inode| hold_process(lease, inode)) {
+                drop(gate);
+                return terminate(pid, &process);
+            }
             continue;
         };
         let Some(inode) = Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive) else {
@@ -78,6 +85,10 @@ fn terminate_holder(record: &Record, inode: Inode, pidns: &str) -> Result<Releas
             )));
         }
     };
+    terminate(pid, &process)
+}
+
+fn terminate(pid: u32, process: &Pidfd) -> Result<Released, LeaseError> {
     if process.send(Signal::TERM).is_err() {
         return Ok(Released::Lost);
     }
@@ -102,11 +113,15 @@ fn find_lock_holder(recorded: u32, lease: &str, inode: Inode) -> LockHolder {
     if processes::holds(recorded, inode).is_none() {
         return LockHolder::Hidden;
     }
-    let lock_holder = processes::holding(inode).into_iter().find_map(|pid| {
+    hold_process(lease, inode).map_or(LockHolder::None, |(pid, process)| LockHolder::Found(pid, process))
+}
+
+/// Finds the process that has the lock and was started as `bailiff lease hold LEASE`.
+fn hold_process(lease: &str, inode: Inode) -> Option<(u32, Pidfd)> {
+    processes::holding(inode).into_iter().find_map(|pid| {
         let process = Pidfd::open(pid).ok()??;
         let command = processes::command(pid)?;
         let is_hold = command.iter().map(String::as_str).take(4).eq(["bailiff", "lease", "hold", lease]);
         (is_hold && processes::holds(pid, inode) == Some(true)).then_some((pid, process))
-    });
-    lock_holder.map_or(LockHolder::None, |(pid, process)| LockHolder::Found(pid, process))
+    })
 }

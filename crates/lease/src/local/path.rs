@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use bailiff_proc::{is_sticky, open_below};
 use rustix::fs::{CWD, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -33,7 +34,14 @@ pub(super) fn create(path: &Path) -> Result<OwnedFd, LeaseError> {
 
 /// Opens an entry of a directory, or creates it.
 fn step(parent: &impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
-    let open = || openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
+    // In a sticky directory, a user can mount a file system that reports any owner.
+    let open = || {
+        if is_sticky(parent) {
+            open_below(parent, name, DIRECTORY)
+        } else {
+            openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
+        }
+    };
     let opened = match open() {
         Err(Errno::NOENT) => make(parent, name, open),
         opened => opened,
@@ -42,6 +50,7 @@ fn step(parent: &impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
         Errno::LOOP | Errno::NOTDIR => {
             io::Error::other("a symbolic link or not a directory; use a path without symbolic links")
         }
+        Errno::XDEV => io::Error::other("a mount point in a directory that all users can write to"),
         error => error.into(),
     })?;
     let found = fstat(&opened)?;

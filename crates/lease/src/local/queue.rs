@@ -133,7 +133,7 @@ pub(super) enum TicketState {
 /// ticket's owner and root can do this.
 pub(super) fn read_ticket(directory: &Directory, name: &Name) -> TicketState {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let Ok(file) = open_below(&directory.queue, &name.text(), flags) else { return TicketState::Over };
+    let Ok(file) = open_below(&directory.queue, name.text(), flags) else { return TicketState::Over };
     let Ok(found) = fstat(&file) else { return TicketState::Over };
     // A user can add links to the pool's own files, which belong to root.
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink > 1 {

@@ -43,7 +43,7 @@ impl Stalled {
         }
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         let within = |name: &&Name| {
-            let found = open_below(&directory.queue, &name.text(), OFlags::PATH).and_then(fstat);
+            let found = open_below(&directory.queue, name.text(), OFlags::PATH).and_then(fstat);
             let owner = found.map_or(u32::MAX, |found| found.st_uid);
             let count = counts.entry(owner).or_default();
             *count += 1;

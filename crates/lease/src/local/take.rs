@@ -174,7 +174,7 @@ impl CloseWatch {
         let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
         for gpu in gpus {
             let path = format!("/proc/self/fd/{}", gpu.file.as_raw_fd());
-            add_watch(&inotify, path, WatchFlags::CLOSE_NOWRITE).ok()?;
+            add_watch(&inotify, path, WatchFlags::CLOSE_NOWRITE | WatchFlags::CLOSE_WRITE).ok()?;
         }
         let (cleanup, receiver) = channel();
         let thread = std::thread::Builder::new().name("gpu-watch".to_owned());
