@@ -53,7 +53,12 @@ pub struct Rules {
 
 /// Returns the context in which a policy is loaded; `now` is the time since the Unix epoch.
 pub fn context(now: Duration) -> LoadContext {
-    LoadContext { now, is_redis_address: |address| bailiff_lease::check(address).is_ok() }
+    LoadContext {
+        now,
+        is_redis_address: |address| bailiff_lease::check(address).is_ok(),
+        is_mail_address: crate::actions::is_mail_address,
+        check_template: crate::actions::check_template,
+    }
 }
 
 /// Reads the rules file up to the maximum size, whatever its permissions. May hang.

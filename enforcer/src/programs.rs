@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bailiff_engine::policy::mail::Recipient;
 use bailiff_engine::policy::{Action, Channel, Policy};
 use bailiff_lifecycle::file;
 use bailiff_lifecycle::permissions::FilePermissions;
@@ -60,6 +61,10 @@ pub(crate) fn named_in(policy: &Policy) -> Vec<String> {
     });
     let channels = policy.channels.values().filter_map(|channel| match channel {
         Channel::Exec(argv) => argv.first(),
+        Channel::Mail(mail) => match &mail.to {
+            Recipient::Program(argv) => argv.first(),
+            Recipient::Address(_) | Recipient::Gecos => None,
+        },
         _ => None,
     });
     steps.chain(channels).cloned().collect()

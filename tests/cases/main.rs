@@ -30,6 +30,7 @@ mod lease_metrics;
 mod lease_options;
 mod leases;
 mod leases_local;
+mod mail;
 mod monitoring;
 mod mps;
 mod mps_source;

@@ -151,7 +151,7 @@ impl Hold {
 }
 
 /// Subject of a verdict, as seen in its snapshot.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
     /// Name of the target.
     pub id: TargetId,
@@ -186,7 +186,7 @@ impl Subject {
 }
 
 /// One process of a subject.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Member {
     /// Identity; `None` for a pid that only the driver lists.
     pub key: Option<ProcessKey>,

@@ -15,7 +15,7 @@ use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Place, ProcessKey, State, Truth, wire};
 use serde_json::{Value, json};
 
-const CONTEXT: LoadContext = LoadContext { now: Duration::ZERO, is_redis_address: |_| true };
+const CONTEXT: LoadContext = LoadContext::accepting(Duration::ZERO);
 
 const HOLDER: u32 = 4100;
 const CHILD: u32 = 4101;

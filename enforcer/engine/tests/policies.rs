@@ -11,8 +11,14 @@ use bailiff_engine::policy::{self, FaultSeverity, FaultStyle, LoadContext, check
 use proptest::prelude::*;
 
 /// 2026-11-21, noon.
-const CONTEXT: LoadContext =
-    LoadContext { now: Duration::from_hours(498_684), is_redis_address: |text| text.starts_with("redis") };
+const CONTEXT: LoadContext = LoadContext {
+    is_redis_address: |text| text.starts_with("redis"),
+    is_mail_address: |text| text.contains('@'),
+    check_template: |text| {
+        if text.contains("{{ nothing") { Err("it has no `nothing`".to_owned()) } else { Ok(()) }
+    },
+    ..LoadContext::accepting(Duration::from_hours(498_684))
+};
 
 fn local_host(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

@@ -3,7 +3,7 @@
 //! standard input. There is no shell, PATH is the only variable, and there is a deadline.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use bailiff_lifecycle::exit::plain;
@@ -25,6 +25,20 @@ pub(super) fn run_program(
     input: &[u8],
     (deadline, permissions): (Duration, FilePermissions),
 ) -> Result<(), String> {
+    let talk = Talk { input, heard: false, deadline, late: Late::Group };
+    run_with(argv, &talk, permissions).map(drop)
+}
+
+/// Runs a program that has these permissions, and returns its output.
+pub(super) fn program_output(
+    argv: &[String],
+    (deadline, permissions): (Duration, FilePermissions),
+) -> Result<String, String> {
+    let output = run_with(argv, &Talk::within(deadline), permissions)?;
+    String::from_utf8(output.stdout).map_err(|error| error.to_string())
+}
+
+fn run_with(argv: &[String], talk: &Talk<'_>, permissions: FilePermissions) -> Result<Output, String> {
     let (name, arguments) = argv.split_first().ok_or("no program is named")?;
     let program = name.clone();
     // The permissions may have changed since the rules were loaded.
@@ -32,9 +46,8 @@ pub(super) fn run_program(
         .map_err(|error| plain(&error))?;
     let mut command = Command::new(name);
     command.args(arguments).env_clear().env("PATH", programs::search_path()).current_dir("/");
-    let talk = Talk { input, heard: false, deadline, late: Late::Group };
-    let status = bailiff_subprocess::run(command, &talk).map_err(|error| error.to_string())?.status;
-    if status.success() { Ok(()) } else { Err(status.to_string()) }
+    let output = bailiff_subprocess::run(command, talk).map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(output) } else { Err(output.status.to_string()) }
 }
 
 /// Runs the program after the guard has checked the target. No data of processes is passed as an argument.

@@ -2,10 +2,10 @@
 //! queue and deadline, so that a slow channel delays neither the daemon nor other channels.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -13,14 +13,19 @@ use serde::{Serialize, Serializer};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::exec::run_program;
+use super::mail::Outbox;
+pub use super::message::Part;
 use super::{tty, webhook};
 use crate::audit;
+use bailiff_engine::policy::mail::Mail;
 use bailiff_engine::policy::{Channel, Mode};
 use bailiff_engine::verdict::{Evidence, Member, Subject};
 use bailiff_lifecycle::permissions::FilePermissions;
 
-/// Maximum number of queued notifications per channel.
+/// Maximum number of queued notifications per channel. Mail is never dropped in practice, because many notifications share
+/// a message.
 const QUEUE: usize = 64;
+const MAIL_QUEUE: usize = 1 << 14;
 /// Reasons why a notification is dropped.
 const TOO_MANY: &str = "too many notifications are waiting for this channel";
 const STOPPED: &str = "the enforcer is shutting down";
@@ -38,6 +43,12 @@ pub struct NoticeSettings {
     pub program: Duration,
     /// Permissions that a program must have.
     pub permissions: FilePermissions,
+    /// Directory of files with mail that was not delivered yet; `None` to keep none over a restart.
+    pub mail: Option<PathBuf>,
+    /// First pause after a mail server did not accept a message.
+    pub mail_pause: Duration,
+    /// Name of the node.
+    pub node: String,
 }
 
 impl Default for NoticeSettings {
@@ -47,6 +58,9 @@ impl Default for NoticeSettings {
             webhook: Duration::from_secs(10),
             program: Duration::from_secs(30),
             permissions: FilePermissions::Strict,
+            mail: None,
+            mail_pause: Duration::from_mins(1),
+            node: String::new(),
         }
     }
 }
@@ -78,6 +92,9 @@ pub struct Notice {
     /// Time of the notification.
     #[serde(serialize_with = "time")]
     pub when: SystemTime,
+    /// Parts of the text, for templates.
+    #[serde(skip)]
+    pub part: Part,
     /// Target, and mode of the rule, for the audit log.
     #[serde(skip)]
     pub about: (Arc<Subject>, Mode),
@@ -101,6 +118,8 @@ pub enum Delivered {
     Ok = "ok",
     /// Not accepted by the channel.
     Failed = "failed",
+    /// Not accepted yet; it is sent again later.
+    Deferred = "deferred",
     /// Not sent, because the queue was full or the enforcer was stopping.
     Dropped = "dropped",
 }
@@ -134,10 +153,10 @@ struct State {
     deliveries: UnboundedSender<Delivery>,
 }
 
-/// A notification for one channel.
+/// A notification for one channel, or `None` if only its settings are new.
 #[derive(Debug)]
 struct Job {
-    notice: Arc<Notice>,
+    notice: Option<Arc<Notice>>,
     name: String,
     channel: Channel,
 }
@@ -158,8 +177,9 @@ impl Notices {
         channels: impl IntoIterator<Item = (&'a str, &'a Channel)>,
     ) {
         for (name, channel) in channels {
-            let job = Job { notice: Arc::clone(notice), name: name.to_owned(), channel: channel.clone() };
-            if self.line(name).is_none_or(|line| line.queue.try_send(job).is_err()) {
+            let job =
+                Job { notice: Some(Arc::clone(notice)), name: name.to_owned(), channel: channel.clone() };
+            if self.line(name, channel).is_none_or(|line| line.queue.try_send(job).is_err()) {
                 self.state.report(
                     Arc::clone(notice),
                     name.to_owned(),
@@ -169,18 +189,26 @@ impl Notices {
         }
     }
 
-    /// Ends the threads of all channels except these.
+    /// Ends the threads of all channels except these, and starts those that may have mail from an earlier run.
     pub fn keep(&mut self, channels: &BTreeMap<String, Channel>) {
         self.lines.retain(|name, _| channels.contains_key(name));
+        for (name, channel) in channels.iter().filter(|(_, channel)| matches!(channel, Channel::Mail(_))) {
+            let job = Job { notice: None, name: name.clone(), channel: channel.clone() };
+            // If the queue is full, the thread has newer settings soon.
+            let _ = self.line(name, channel).map(|line| line.queue.try_send(job));
+        }
     }
 
     /// Returns the queue of a channel, and starts its thread if needed; `None` if that fails.
-    fn line(&mut self, name: &str) -> Option<&Line> {
+    fn line(&mut self, name: &str, channel: &Channel) -> Option<&Line> {
         if !self.lines.contains_key(name) {
-            let (queue, jobs) = sync_channel(QUEUE);
+            let (queue, jobs) =
+                sync_channel(if matches!(channel, Channel::Mail(_)) { MAIL_QUEUE } else { QUEUE });
             let state = Arc::clone(&self.state);
+            let mail =
+                state.settings.mail.as_ref().map(|directory| directory.join(format!("mail-{name}.json")));
             let thread = std::thread::Builder::new().name("notices".to_owned());
-            let thread = thread.spawn(move || serve(&jobs, &state)).ok()?;
+            let thread = thread.spawn(move || serve(&jobs, &state, mail.as_deref())).ok()?;
             self.lines.insert(name.to_owned(), Line { queue, thread });
         }
         self.lines.get(name)
@@ -199,22 +227,73 @@ impl Drop for Notices {
     }
 }
 
-fn serve(jobs: &Receiver<Job>, state: &State) {
-    for job in jobs {
-        if state.stopped.load(Ordering::Relaxed) {
-            state.report(job.notice, job.name, Err((Delivered::Dropped, STOPPED.to_owned())));
-            continue;
+fn serve(jobs: &Receiver<Job>, state: &State, mail: Option<&Path>) {
+    let mut sender: Option<MailSender> = None;
+    loop {
+        let left = sender.as_mut().and_then(|sender| sender.outbox.wait(&sender.mail));
+        let job = match left {
+            Some(left) => jobs.recv_timeout(left),
+            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match job {
+            Ok(Job { notice, name, channel: Channel::Mail(mail_settings) }) => {
+                let outbox = sender.take().map(|sender| sender.outbox);
+                let outbox = outbox.unwrap_or_else(|| Outbox::open(mail.map(Path::to_owned)));
+                let mut new = MailSender { name, mail: mail_settings, outbox };
+                new.add(notice, state);
+                // Together with others that have come, so that the file is written once.
+                for Job { notice, .. } in jobs.try_iter() {
+                    new.add(notice, state);
+                }
+                new.outbox.save();
+                sender = Some(new);
+            }
+            Ok(Job { notice: Some(notice), name, .. }) if state.stopped.load(Ordering::Relaxed) => {
+                state.report(notice, name, Err((Delivered::Dropped, STOPPED.to_owned())));
+            }
+            Ok(Job { notice: Some(notice), name, channel }) => {
+                let result = state.notify(&notice, &channel).map_err(|why| (Delivered::Failed, why));
+                state.report(notice, name, result);
+            }
+            Ok(Job { notice: None, .. }) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(sender) = &mut sender {
+                    sender.send_due(state);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
         }
-        let result = state.notify(&job).map_err(|why| (Delivered::Failed, why));
-        state.report(job.notice, job.name, result);
+    }
+}
+
+/// The part of a channel's thread that sends mail.
+struct MailSender {
+    name: String,
+    mail: Box<Mail>,
+    outbox: Outbox,
+}
+
+impl MailSender {
+    fn add(&mut self, notice: Option<Arc<Notice>>, state: &State) {
+        if let Some(notice) = notice {
+            let report = &mut |notice, result| state.report(notice, self.name.clone(), result);
+            self.outbox.add(notice, report);
+        }
+    }
+
+    fn send_due(&mut self, state: &State) {
+        // What is left is in the file, for the next run.
+        if !state.stopped.load(Ordering::Relaxed) {
+            let report = &mut |notice, result| state.report(notice, self.name.clone(), result);
+            self.outbox.send_due(&self.mail, (&state.settings, &state.stopped), report);
+        }
     }
 }
 
 impl State {
-    fn notify(&self, job: &Job) -> Result<(), String> {
-        let notice = &*job.notice;
+    fn notify(&self, notice: &Notice, channel: &Channel) -> Result<(), String> {
         let body = || audit::ascii(notice).map_err(|error| error.to_string());
-        match &job.channel {
+        match channel {
             Channel::Tty => {
                 let lines = [format!("GPU Bailiff on {}:", notice.node), cut(&notice.text).to_owned()];
                 tty::notify(&self.settings.dev, notice.uid, &lines).map_err(|error| error.to_string())
@@ -224,6 +303,8 @@ impl State {
                 webhook::post(address, &body()?, self.settings.webhook, stopped)
                     .map_err(|error| error.to_string())
             }
+            // Sent by an outbox.
+            Channel::Mail(_) => Ok(()),
             Channel::Exec(argv) => {
                 run_program(argv, &body()?, (self.settings.program, self.settings.permissions))
             }

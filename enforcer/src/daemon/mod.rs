@@ -168,8 +168,14 @@ impl Daemon {
         let (agent, leases) =
             Agent::start(audit.clone(), rights::in_host_namespace(&settings), &settings.executor.devices)
                 .context("cannot start the thread of the lease agent")?;
-        let notices = NoticeSettings { permissions: settings.permissions, ..NoticeSettings::default() };
-        let (notices, deliveries) = Notices::new(notices);
+        let notices = NoticeSettings {
+            permissions: settings.permissions,
+            mail: Some(settings.state.clone()),
+            node: settings.node.clone(),
+            ..NoticeSettings::default()
+        };
+        let (mut notices, deliveries) = Notices::new(notices);
+        notices.keep(&policy.channels);
         let (shown, _) = watch::channel(Arc::new(Status::default()));
         let mut engine = Engine::new(policy, settings.most);
         engine.booted(boot_id.clone());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Daemon, doing};
-use crate::actions::notices::{Delivery, Notice};
+use crate::actions::notices::{Delivered, Delivery, Notice, Part};
 use crate::audit::{Audit, Record};
 use crate::clock::now;
 use crate::status::tally;
@@ -21,8 +21,10 @@ impl Daemon {
         let rule = self.engine.policy().rules.iter().find(|rule| rule.name == verdict.rule);
         let Some(rule) = rule else { return };
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
-        let text = format!("{}{}", found(verdict), next(rule, verdict, interval));
-        self.send(verdict, ("notify", text), channels);
+        let coming = coming(rule, verdict, interval);
+        let text = format!("{}{}", found(verdict), next(coming.as_ref(), verdict.mode));
+        let part = part(verdict, coming.as_ref(), interval);
+        self.send(verdict, ("notify", text, part), channels);
     }
 
     /// Sends the result of an action to all channels that the rule notifies.
@@ -38,10 +40,12 @@ impl Daemon {
         channels.dedup();
         let Some(words) = ended(report, verdict.subject.kind) else { return };
         let text = format!("{} {words} (rule {}).", named(&verdict.subject), verdict.rule);
-        self.send(verdict, ("terminate", text), &channels);
+        let part =
+            Part { short: words.clone(), next: sentence(&words), ..part(verdict, None, Duration::ZERO) };
+        self.send(verdict, ("terminate", text, part), &channels);
     }
 
-    fn send(&mut self, verdict: &Verdict, (step, text): (&str, String), channels: &[String]) {
+    fn send(&mut self, verdict: &Verdict, (step, text, part): (&str, String, Part), channels: &[String]) {
         let subject = &verdict.subject;
         let notice = Arc::new(Notice {
             text,
@@ -55,6 +59,7 @@ impl Daemon {
             members: subject.members.clone(),
             evidence: Some(verdict.evidence.clone()),
             when: UNIX_EPOCH + now().wall,
+            part,
             about: (Arc::clone(subject), verdict.mode),
         });
         let policy = Arc::clone(self.engine.policy());
@@ -70,7 +75,10 @@ impl Daemon {
         if result.is_ok() && notice.step == "notify" {
             self.engine.delivered(&notice.rule, &notice.about.0.id);
         }
-        record(&self.audit, &self.engine.policy().sha256, delivery);
+        // The log has how it ended.
+        if delivery.outcome() != Delivered::Deferred {
+            record(&self.audit, &self.engine.policy().sha256, delivery);
+        }
     }
 }
 
@@ -131,10 +139,9 @@ fn found(verdict: &Verdict) -> String {
     text
 }
 
-/// Returns a phrase about the rule's next action and its time.
-fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
-    let coming = rule.then.iter().find(|step| step.action.destructive());
-    let Some(step) = coming else { return ".".to_owned() };
+/// Returns the rule's next action, and in what time it is due.
+fn coming(rule: &Rule, verdict: &Verdict, interval: Duration) -> Option<(String, Duration)> {
+    let step = rule.then.iter().find(|step| step.action.destructive())?;
     let notify_step =
         |step: &&Step| matches!(&verdict.what, What::Notify(to) if step.action == Action::Notify(to.clone()));
     let since = match rule.then.iter().find(notify_step) {
@@ -143,8 +150,6 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
         _ => verdict.evidence.streak.saturating_sub(verdict.evidence.needed),
     };
     let left = step.after.samples(interval).saturating_sub(since);
-    let seconds = (interval * left).as_secs().max(1);
-    let when = humantime::format_duration(Duration::from_secs(seconds));
     let what = match &step.action {
         Action::Terminate { .. } => "it will be terminated".to_owned(),
         Action::CancelJob { .. } if rule.target == Kind::SlurmJob => "it will be cancelled".to_owned(),
@@ -154,10 +159,69 @@ fn next(rule: &Rule, verdict: &Verdict, interval: Duration) -> String {
         Action::ShutdownMps => "it will be shut down".to_owned(),
         Action::Exec(_) | Action::Flag(_) | Action::Notify(_) => "an action will follow".to_owned(),
     };
-    match verdict.mode {
-        Mode::Enforce => format!("; {what} in about {when}, unless this changes."),
-        Mode::DryRun => "; no action will be taken, because the rule is in dry-run mode.".to_owned(),
+    Some((what, Duration::from_secs((interval * left).as_secs().max(1))))
+}
+
+/// Returns a phrase about the rule's next action and its time.
+fn next(coming: Option<&(String, Duration)>, mode: Mode) -> String {
+    match (coming, mode) {
+        (None, _) => ".".to_owned(),
+        (Some((what, left)), Mode::Enforce) => {
+            format!("; {what} in about {}, unless this changes.", humantime::format_duration(*left))
+        }
+        (Some(_), Mode::DryRun) => {
+            "; no action will be taken, because the rule is in dry-run mode.".to_owned()
+        }
     }
+}
+
+/// Returns the parts of the text, for templates.
+fn part(verdict: &Verdict, coming: Option<&(String, Duration)>, interval: Duration) -> Part {
+    let wall = now().wall;
+    let time = |at: Duration| humantime::format_rfc3339_seconds(UNIX_EPOCH + at).to_string();
+    let observed = Duration::from_secs((interval * verdict.evidence.streak).as_secs());
+    let next = match (coming, verdict.mode) {
+        (Some((what, left)), Mode::Enforce) => {
+            format!("{} at about {}", sentence(what).trim_end_matches('.'), time(wall + *left))
+        }
+        (Some(_), Mode::DryRun) => "Nothing: the rule is in dry-run mode.".to_owned(),
+        (None, _) => "Nothing: this is only a notice.".to_owned(),
+    };
+    let short = match (coming, verdict.mode) {
+        (Some((what, left)), Mode::Enforce) => {
+            let what = what.strip_prefix("it ").unwrap_or(what);
+            format!("{what} in about {}", humantime::format_duration(*left))
+        }
+        _ => "notice".to_owned(),
+    };
+    let keep = (coming.is_some() && verdict.mode == Mode::Enforce)
+        .then(|| "Use it again, so that what was observed changes.".to_owned());
+    let since = (!observed.is_zero()).then(|| {
+        let seconds = humantime::format_duration(observed);
+        format!("{} ({seconds})", time(wall.saturating_sub(observed)))
+    });
+    let leaves = verdict.evidence.leaves.iter();
+    let leaves: Vec<String> =
+        leaves.map(|leaf| format!("{} is {} ({})", leaf.name, leaf.value, leaf.comparison)).collect();
+    let memory = holding(&verdict.subject);
+    let memory = memory.strip_prefix(", which holds ").map(|held| format!("it holds {held}"));
+    Part {
+        what: named(&verdict.subject),
+        short,
+        found: memory.into_iter().chain(leaves).collect::<Vec<_>>().join("; "),
+        since,
+        next,
+        keep,
+        rule: verdict.rule.to_string(),
+        gpus: verdict.subject.gpus.clone(),
+    }
+}
+
+/// Returns a phrase as a sentence.
+fn sentence(phrase: &str) -> String {
+    let mut letters = phrase.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    format!("{}{}.", first.into_iter().collect::<String>(), letters.as_str())
 }
 
 /// Returns a phrase about the result of an action, for the owner; `None` if nothing was done.
@@ -207,7 +271,8 @@ mod tests {
             // Idle for an hour before the GPU was short of memory.
             evidence: Evidence { seq: 1, streak: 720, needed: 2, leaves: Vec::new() },
         };
-        let text = next(&policy.rules[0], &verdict, Duration::from_secs(5));
+        let coming = coming(&policy.rules[0], &verdict, Duration::from_secs(5));
+        let text = next(coming.as_ref(), Mode::Enforce);
         assert_eq!(text, "; it will be terminated in about 40s, unless this changes.");
     }
 }

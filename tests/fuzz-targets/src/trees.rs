@@ -62,7 +62,8 @@ rules:
   - {name: w, target: workload, when: {gpu_util: {max: 50%}}, for: {samples: 3}, then: [{terminate: {grace: 1s}}]}
 ";
 
-const CONTEXT: LoadContext = LoadContext { now: Duration::from_secs(1_767_225_600), is_redis_address };
+const CONTEXT: LoadContext =
+    LoadContext { is_redis_address, ..LoadContext::accepting(Duration::from_secs(1_767_225_600)) };
 
 fn is_redis_address(address: &str) -> bool {
     bailiff_lease::check(address).is_ok()

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Address, Channel, keys};
+use super::load::LoadContext;
+use super::{Address, Channel, keys, mail};
 use crate::yaml::{Data, Entry, Fault, Faults, Fields, Node, expected, list, name, nothing_given, text};
 
 /// Returns the channels by name; invalid ones are left out.
-pub(super) fn read(node: &Node, faults: &mut Faults) -> BTreeMap<String, Channel> {
+pub(super) fn read(node: &Node, context: LoadContext, faults: &mut Faults) -> BTreeMap<String, Channel> {
     let Data::Map(entries) = &node.data else {
         expected(node, "a map from names to channels, such as `{owner: {tty: true}}`", faults);
         return BTreeMap::new();
@@ -17,14 +18,14 @@ pub(super) fn read(node: &Node, faults: &mut Faults) -> BTreeMap<String, Channel
         name("a channel", (&entry.name, &entry.at), faults);
         if entry.value.is_null() {
             faults.push(nothing_given(entry));
-        } else if let Some(channel) = channel(&entry.value, faults) {
+        } else if let Some(channel) = channel(&entry.value, context, faults) {
             channels.insert(entry.name.clone(), channel);
         }
     }
     channels
 }
 
-fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
+fn channel(node: &Node, context: LoadContext, faults: &mut Faults) -> Option<Channel> {
     let given = only_one(node, "channel", faults)?;
     match given.name.as_str() {
         "tty" => match &given.value.data {
@@ -35,6 +36,7 @@ fn channel(node: &Node, faults: &mut Faults) -> Option<Channel> {
             }
         },
         "webhook" => webhook(&given.value, faults).map(Channel::Webhook),
+        "mail" => mail::read(&given.value, context, faults).map(|mail| Channel::Mail(Box::new(mail))),
         _ => program(&given.value, faults).map(Channel::Exec),
     }
 }
@@ -93,7 +95,7 @@ fn argument(node: &Node, faults: &mut Faults) -> Option<String> {
     text.map(str::to_owned)
 }
 
-fn full_path<'a>(path: &'a str, node: &Node, faults: &mut Faults) -> Option<&'a str> {
+pub(super) fn full_path<'a>(path: &'a str, node: &Node, faults: &mut Faults) -> Option<&'a str> {
     if Path::new(path).is_absolute() {
         return Some(path);
     }

@@ -12,6 +12,7 @@ mod keys;
 mod leases;
 mod lints;
 mod load;
+pub mod mail;
 mod pattern;
 mod rule;
 mod schema;
@@ -35,6 +36,7 @@ pub use crate::yaml::{Fault, FaultSeverity, FaultStyle, Faults};
 pub use condition::{Condition, Field, Leaf, Pattern, Selector};
 pub use leases::Leases;
 pub use load::{LoadContext, Loaded, load};
+use mail::Mail;
 pub use schema::schema;
 pub use slurm::{JobComment, Slurm};
 pub use span::Span;
@@ -300,6 +302,8 @@ pub enum Channel {
     Tty,
     /// An HTTP POST of JSON. The address is a secret, and can be kept in a separate file.
     Webhook(Address),
+    /// Mail to the owner.
+    Mail(Box<Mail>),
     /// A program, with the notice as JSON on its standard input.
     Exec(Vec<String>),
 }

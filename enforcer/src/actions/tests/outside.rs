@@ -149,6 +149,7 @@ fn notice(uid: Option<u32>, text: &str) -> Arc<Notice> {
         members: Vec::new(),
         evidence: None,
         when: SystemTime::UNIX_EPOCH,
+        part: notices::Part::default(),
         about: (Arc::new(subject(Kind::Process, "process:4100@7", &[])), Mode::Enforce),
     })
 }

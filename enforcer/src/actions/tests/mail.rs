@@ -1,0 +1,240 @@
+//! Tests mail with a small mail server: limits, retries, restarts and hostile texts. The cases with a real one are in
+//! `tests/cases/mail.rs`.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::{subject, until};
+use crate::actions::message;
+use crate::actions::notices::{Delivered, Delivery, Notice, NoticeSettings, Notices, Part};
+use crate::clock::now;
+use bailiff_engine::Kind;
+use bailiff_engine::policy::mail::{Encryption, Mail, Recipient};
+use bailiff_engine::policy::{Channel, Mode};
+
+/// What the server received: messages by recipient, and how it responds to further recipients.
+#[derive(Clone)]
+struct Server {
+    port: u16,
+    received: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
+    response: Arc<Mutex<&'static str>>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = Self { port, received: Arc::default(), response: Arc::new(Mutex::new("250 OK")) };
+        let own = server.clone();
+        std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(own.serve(&stream))));
+        server
+    }
+
+    fn serve(&self, stream: &TcpStream) -> std::io::Result<()> {
+        let (mut lines, mut out) = (BufReader::new(stream), stream);
+        let mut recipient = String::new();
+        out.write_all(b"220 test\r\n")?;
+        loop {
+            let mut line = String::new();
+            if lines.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let response = match line.split([' ', ':']).next().unwrap_or_default() {
+                "RCPT" => {
+                    recipient = line.trim().to_owned();
+                    *self.response.lock().unwrap()
+                }
+                "DATA\r\n" => {
+                    out.write_all(b"354 go on\r\n")?;
+                    let mut message = String::new();
+                    while !message.ends_with("\r\n.\r\n") {
+                        lines.read_line(&mut message)?;
+                    }
+                    let mut received = self.received.lock().unwrap();
+                    received.entry(recipient.clone()).or_default().push(message);
+                    "250 OK"
+                }
+                _ => "250 OK",
+            };
+            write!(out, "{response}\r\n")?;
+        }
+    }
+
+    fn channel(&self, every: Duration) -> Channel {
+        Channel::Mail(Box::new(Mail {
+            host: "127.0.0.1".into(),
+            port: self.port,
+            encryption: Encryption::None,
+            login: None,
+            from: "gpu@example.org".into(),
+            to: Recipient::Address("{user}@example.org".into()),
+            subject: None,
+            body: None,
+            every,
+        }))
+    }
+
+    /// Returns the messages to a user.
+    fn messages(&self, user: &str) -> Vec<String> {
+        let recipient = format!("RCPT TO:<{user}@example.org>");
+        self.received.lock().unwrap().get(&recipient).cloned().unwrap_or_default()
+    }
+}
+
+fn settings(directory: &Path) -> NoticeSettings {
+    NoticeSettings {
+        mail: Some(directory.to_owned()),
+        node: "n1".into(),
+        mail_pause: Duration::from_millis(200),
+        ..NoticeSettings::default()
+    }
+}
+
+fn notice(uid: u32, user: &str, target: &str) -> Arc<Notice> {
+    let mut subject = subject(Kind::Process, target, &[]);
+    (subject.uid, subject.user) = (Some(uid), Some(user.to_owned()));
+    Arc::new(Notice {
+        text: format!("{target} will be ended"),
+        node: "n1".into(),
+        rule: "idle".into(),
+        step: "notify".into(),
+        target: target.into(),
+        user: Some(user.into()),
+        uid: Some(uid),
+        gpus: vec!["GPU-1".into()],
+        members: Vec::new(),
+        evidence: None,
+        when: SystemTime::UNIX_EPOCH + now().wall,
+        part: Part { what: format!("your {target}"), short: "will be ended".into(), ..Part::default() },
+        about: (Arc::new(subject), Mode::Enforce),
+    })
+}
+
+/// Waits for this number of results, and counts them.
+fn results(deliveries: &mut UnboundedReceiver<Delivery>, count: usize) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for _ in 0..count {
+        let next = until("a delivery", || deliveries.try_recv().ok());
+        *counts.entry(next.outcome().name()).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn notifications_that_come_together_share_a_message() {
+    let (server, directory) = (Server::start(), tempfile::tempdir().unwrap());
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    let channel = server.channel(Duration::from_hours(1));
+    let began = std::time::Instant::now();
+    for n in 0..10_000_u32 {
+        let user = n % 20;
+        notices.notify(
+            &notice(1000 + user, &format!("user{user}"), &format!("process:{n}@7")),
+            [("owner", &channel)],
+        );
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "notifying does not wait for the server");
+    assert_eq!(results(&mut deliveries, 10_000), BTreeMap::from([("ok", 10_000)]));
+    for user in 0..20 {
+        let messages = server.messages(&format!("user{user}"));
+        assert_eq!(messages.len(), 1, "user{user}");
+        assert!(
+            messages[0].contains("Subject: 500 notices about your GPU memory on n1\r\n"),
+            "{}",
+            messages[0]
+        );
+        assert!(messages[0].contains("450 further notices are not listed."));
+    }
+    // Within `every`, further notifications wait.
+    notices.notify(&notice(1000, "user0", "process:1@7"), [("owner", &channel)]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(deliveries.try_recv().is_err() && server.messages("user0").len() == 1);
+}
+
+#[test]
+fn what_was_not_delivered_is_sent_after_a_restart_and_only_once() {
+    let (server, directory) = (Server::start(), tempfile::tempdir().unwrap());
+    *server.response.lock().unwrap() = "451 4.3.0 later";
+    let channel = server.channel(Duration::from_hours(1));
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    for target in ["process:1@7", "process:2@7", "process:1@7"] {
+        notices.notify(&notice(1000, "alice", target), [("owner", &channel)]);
+    }
+    let counts = results(&mut deliveries, 2);
+    assert_eq!(counts, BTreeMap::from([("deferred", 2)]), "one of them replaced another");
+    drop(notices);
+    *server.response.lock().unwrap() = "250 OK";
+    let channels = BTreeMap::from([("owner".to_owned(), channel.clone())]);
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    notices.keep(&channels);
+    let delivered =
+        until("a delivery", || deliveries.try_recv().ok().filter(|it| it.outcome() == Delivered::Ok));
+    assert_eq!((&*delivered.notice.about.0.id.0, &*delivered.notice.rule), ("process:2@7", "idle"));
+    assert_eq!(until("the other", || deliveries.try_recv().ok()).outcome(), Delivered::Ok);
+    drop(notices);
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    notices.keep(&channels);
+    notices.notify(&notice(1000, "alice", "process:3@7"), [("owner", &channel)]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(deliveries.try_recv().is_err(), "the time of the last message survives a restart");
+    assert_eq!(server.messages("alice").len(), 1);
+}
+
+#[test]
+fn server_is_tried_again_and_a_refusal_is_final() {
+    let (server, directory) = (Server::start(), tempfile::tempdir().unwrap());
+    let channel = server.channel(Duration::from_millis(100));
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    *server.response.lock().unwrap() = "451 4.3.0 later";
+    notices.notify(&notice(1000, "alice", "process:1@7"), [("owner", &channel)]);
+    assert_eq!(results(&mut deliveries, 2), BTreeMap::from([("deferred", 2)]));
+    *server.response.lock().unwrap() = "250 OK";
+    until("the delivery", || deliveries.try_recv().ok().filter(|it| it.outcome() == Delivered::Ok));
+    *server.response.lock().unwrap() = "550 5.1.1 nobody here";
+    notices.notify(&notice(1000, "alice", "process:1@7"), [("owner", &channel)]);
+    assert_eq!(results(&mut deliveries, 1), BTreeMap::from([("failed", 1)]));
+    let mut unknown = Arc::unwrap_or_clone(notice(1000, "alice", "process:1@7"));
+    unknown.uid = None;
+    notices.notify(&Arc::new(unknown), [("owner", &channel)]);
+    assert_eq!(results(&mut deliveries, 1), BTreeMap::from([("failed", 1)]), "nobody owns it");
+}
+
+#[test]
+fn hostile_names_add_no_header_and_no_recipient() {
+    let (server, directory) = (Server::start(), tempfile::tempdir().unwrap());
+    let channel = server.channel(Duration::from_millis(100));
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    let target = "x\r\nBcc: eve@example.org\r\n\r\n\u{202e}\u{1b}[2J\r\n.\r\nMAIL FROM:<eve@example.org>";
+    notices.notify(&notice(1000, "alice", target), [("owner", &channel)]);
+    assert_eq!(results(&mut deliveries, 1), BTreeMap::from([("ok", 1)]));
+    let message = &server.messages("alice")[0];
+    let (head, body) = message.split_once("\r\n\r\n").unwrap();
+    assert!(!head.lines().any(|line| line.starts_with("Bcc")), "{head}");
+    assert!(!body.contains(['\u{202e}', '\u{1b}']), "{body}");
+    assert_eq!(server.received.lock().unwrap().len(), 1);
+    for user in ["alice>\r\nRCPT TO:<eve", "a b", "alice@example.org,eve", "", "\u{202e}"] {
+        notices.notify(&notice(1001, user, "process:1@7"), [("owner", &channel)]);
+        assert_eq!(results(&mut deliveries, 1), BTreeMap::from([("failed", 1)]), "{user:?}");
+    }
+    assert_eq!(server.received.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn templates_are_checked() {
+    for (template, is_valid) in [
+        ("GPU memory on {{ node }}", true),
+        ("{% for notice in notices %}{{ notice.what }}: {{ notice.next }}{% endfor %}{{ omitted }}", true),
+        ("{{ nodes }}", false),
+        ("{{ notices[0].nothing }}", false),
+        ("{% for %}", false),
+        ("{{ node", false),
+    ] {
+        assert_eq!(message::check(template).is_ok(), is_valid, "{template}: {:?}", message::check(template));
+    }
+}
