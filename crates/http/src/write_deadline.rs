@@ -1,6 +1,5 @@
-//! A connection with a write deadline: the data that hyper has buffered (some 400 KB) must be read within a
-//! time limit, or the connection is closed. hyper has a time limit for slow senders but not for slow readers,
-//! which would keep the pages of old snapshots in memory.
+//! A connection with a limit for slow readers: the time that a response waits for its reader. hyper has a time limit for
+//! slow senders but not for slow readers, which would keep the pages of old snapshots in memory.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -9,19 +8,41 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// A reader gets one second more for each of this number of bytes that it has read.
+const BYTES_PER_SECOND: u64 = 1 << 20;
+/// hyper writes a response without pauses of its own, so a write after such a pause begins another response.
+const BETWEEN_RESPONSES: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct WriteDeadline<T> {
     inner: T,
     limit: Duration,
-    /// Runs from the first write that had to wait until hyper's buffer has been written.
-    timer: Option<Pin<Box<Sleep>>>,
+    /// Time for which this response has waited for its reader, and number of bytes that were written.
+    waited: Duration,
+    written: u64,
+    /// Start of the current wait, and its end at the latest.
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    last: Option<Instant>,
 }
 
 impl<T> WriteDeadline<T> {
     pub(crate) const fn new(inner: T, limit: Duration) -> Self {
-        Self { inner, limit, timer: None }
+        Self { inner, limit, waited: Duration::ZERO, written: 0, waiting: None, last: None }
+    }
+
+    /// Prepares for a write.
+    fn begin(&mut self) {
+        let is_new = self.last.is_none_or(|last| last.elapsed() > BETWEEN_RESPONSES);
+        if self.waiting.is_none() && is_new {
+            (self.waited, self.written) = (Duration::ZERO, 0);
+        }
+    }
+
+    /// Returns for how much longer this response may wait.
+    fn left(&self) -> Duration {
+        (self.limit + Duration::from_secs(self.written / BYTES_PER_SECOND)).saturating_sub(self.waited)
     }
 
     fn or_cut(
@@ -29,11 +50,19 @@ impl<T> WriteDeadline<T> {
         context: &mut Context<'_>,
         outcome: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        if outcome.is_ready() {
-            return outcome;
+        if outcome.is_pending() {
+            let left = self.left();
+            let (_, timer) = self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
+            return timer.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()));
         }
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(self.limit)));
-        timer.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        if let Some((since, _)) = self.waiting.take() {
+            self.waited += since.elapsed();
+        }
+        if let Poll::Ready(Ok(count)) = outcome {
+            self.written += count as u64;
+        }
+        self.last = Some(Instant::now());
+        outcome
     }
 }
 
@@ -53,6 +82,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<T> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.begin();
         let outcome = Pin::new(&mut self.inner).poll_write(context, bytes);
         self.or_cut(context, outcome)
     }
@@ -62,6 +92,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<T> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.begin();
         let outcome = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
         self.or_cut(context, outcome)
     }
@@ -70,9 +101,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<T> {
         self.inner.is_write_vectored()
     }
 
-    // hyper flushes only when its buffer is empty, so the client has read everything.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.timer = None;
         Pin::new(&mut self.inner).poll_flush(context)
     }
 
@@ -84,7 +113,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::timeout;
 
     const LIMIT: Duration = Duration::from_secs(30);
 
@@ -108,18 +138,56 @@ mod tests {
         trickle.await.expect("the task ends with the connection");
     }
 
+    /// Reads 32 bytes after a time; returns whether they could be written.
+    async fn is_read_after(
+        near: &mut WriteDeadline<DuplexStream>,
+        far: &mut DuplexStream,
+        after: Duration,
+    ) -> bool {
+        let read = async {
+            sleep(after).await;
+            far.read_exact(&mut [0; 32]).await
+        };
+        let (written, _) = tokio::join!(
+            async {
+                near.write_all(&[0; 32]).await?;
+                near.flush().await
+            },
+            timeout(LIMIT * 2, read)
+        );
+        written.is_ok()
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn the_time_starts_again_when_all_is_written() {
+    async fn the_time_starts_again_with_each_response() {
         let (near, mut far) = duplex(16);
         let mut near = WriteDeadline::new(near, LIMIT);
         for _ in 0..3 {
-            let read = async {
-                sleep(Duration::from_secs(20)).await;
-                far.read_exact(&mut [0; 32]).await
-            };
-            let (written, read) = tokio::join!(near.write_all(&[0; 32]), read);
-            assert!(written.is_ok() && read.is_ok());
-            near.flush().await.expect("the client kept up");
+            assert!(is_read_after(&mut near, &mut far, Duration::from_secs(20)).await);
+            sleep(BETWEEN_RESPONSES * 2).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_reader_is_cut_although_it_reads_each_part() {
+        let (near, mut far) = duplex(16);
+        let mut near = WriteDeadline::new(near, LIMIT);
+        assert!(is_read_after(&mut near, &mut far, Duration::from_secs(20)).await);
+        assert!(!is_read_after(&mut near, &mut far, Duration::from_secs(20)).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reader_of_much_gets_more_time() {
+        let (near, mut far) = duplex(1 << 20);
+        let mut near = WriteDeadline::new(near, LIMIT);
+        let reading = tokio::spawn(async move {
+            let mut piece = vec![0; 1 << 20];
+            while far.read_exact(&mut piece).await.is_ok() {
+                sleep(Duration::from_millis(900)).await;
+            }
+        });
+        assert!(near.write_all(&vec![0; 64 << 20]).await.is_ok());
+        drop(near);
+        reading.await.expect("the task ends with the connection");
     }
 }

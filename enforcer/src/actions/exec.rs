@@ -35,7 +35,8 @@ pub(super) fn program_output(
     (deadline, permissions): (Duration, FilePermissions),
 ) -> Result<String, String> {
     let output = run_with(argv, &Talk::within(deadline), permissions)?;
-    String::from_utf8(output.stdout).map_err(|error| error.to_string())
+    // Users can write bytes that are not UTF-8 into their line of `/etc/passwd`.
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn run_with(argv: &[String], talk: &Talk<'_>, permissions: FilePermissions) -> Result<Output, String> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, UNIX_EPOCH};
 
+use bailiff_engine::Kind;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::policy::mail::{Encryption, Mail, Recipient, USER};
 use bailiff_engine::verdict::Subject;
@@ -23,8 +24,7 @@ use lettre::{SmtpTransport, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::exec::program_output;
-use super::message::{self, Part};
-use super::notices::{Delivered, Notice, NoticeSettings};
+use super::message::{self, Delivered, Notice, NoticeSettings, Part};
 use crate::clock::{Deadline, now};
 use crate::disk;
 
@@ -43,13 +43,30 @@ const CHECK: Duration = Duration::from_millis(200);
 const MOST: u64 = 4096;
 const GETENT: &str = "/usr/bin/getent";
 
+/// Maximum number of notifications that wait for a user, and for all users. Further ones are dropped.
+const MOST_OF_ONE: usize = 1000;
+const MOST_OF_ALL: usize = 20_000;
+/// Maximum number of a target's processes that are kept for the report of the delivery.
+const MOST_MEMBERS: usize = 4;
+/// Maximum size of the file.
+const LARGEST_FILE: u64 = 256 << 20;
+
 /// Why a message was not sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum MailError {
-    /// The server may accept it later.
+    /// The server cannot be reached, so no message can be sent.
+    Server(String),
+    /// This message may be accepted later.
     Later(String),
     /// It will not be accepted.
     Never(String),
+}
+
+impl MailError {
+    fn why(&self) -> &str {
+        let (Self::Server(why) | Self::Later(why) | Self::Never(why)) = self;
+        why
+    }
 }
 
 /// What is to be sent on one channel.
@@ -58,8 +75,10 @@ pub(super) struct Outbox {
     /// The file; `None` to keep nothing over a restart.
     path: Option<PathBuf>,
     mailboxes: BTreeMap<u32, Pending>,
-    /// End of the pause after the server did not accept a message.
+    /// End of the pause after the server could not be reached.
     pause: Option<(Deadline, Duration)>,
+    /// The user of the latest attempt. The next round begins after this user, so that none is left out.
+    latest: u32,
     is_saved: bool,
 }
 
@@ -72,6 +91,9 @@ struct Pending {
     notices: Vec<Waiting>,
     #[serde(skip)]
     due: Option<Deadline>,
+    /// Pause after the latest attempt failed, twice as long as the one before.
+    #[serde(skip)]
+    pause: Duration,
 }
 
 /// A notification that was not delivered yet.
@@ -100,9 +122,9 @@ pub(super) type Report<'a> = dyn FnMut(Arc<Notice>, Result<(), (Delivered, Strin
 impl Outbox {
     /// Reads what an earlier run did not deliver.
     pub(super) fn open(path: Option<PathBuf>) -> Self {
-        let read = path.as_ref().and_then(|path| file::read(path, 1 << 30).ok());
+        let read = path.as_ref().and_then(|path| file::read(path, LARGEST_FILE).ok());
         let mailboxes = read.and_then(|(_, bytes)| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        Self { path, mailboxes, pause: None, is_saved: true }
+        Self { path, mailboxes, pause: None, latest: 0, is_saved: true }
     }
 
     /// Adds a notification, in place of an earlier one of the same step about the same target.
@@ -112,13 +134,23 @@ impl Outbox {
             report(notice, Err((Delivered::Failed, why)));
             return;
         };
+        let all: usize = self.mailboxes.values().map(|pending| pending.notices.len()).sum();
         let pending = self.mailboxes.entry(uid).or_default();
-        pending.user.clone_from(&notice.user);
-        let is_same = |other: &Waiting| {
+        let is_same = |other: &&Waiting| {
             (&other.rule, &other.step, &other.subject.id) == (&notice.rule, &notice.step, &notice.about.0.id)
         };
-        pending.notices.retain(|other| !is_same(other));
-        pending.notices.push(Waiting::from(&*notice));
+        // The time of the first one counts, so that it is given up some day.
+        let first = pending.notices.iter().find(is_same).map(|other| other.at);
+        if first.is_none() && (pending.notices.len() >= MOST_OF_ONE || all >= MOST_OF_ALL) {
+            report(notice, Err((Delivered::Dropped, "too much mail waits".to_owned())));
+            return;
+        }
+        // A lease has the name that its holder gave.
+        let is_known = notice.about.0.kind != Kind::Lease;
+        pending.user = notice.user.clone().filter(|_| is_known).or(pending.user.take());
+        pending.notices.retain(|other| !is_same(&other));
+        let waiting = Waiting::from(&*notice);
+        pending.notices.push(Waiting { at: first.unwrap_or(waiting.at), ..waiting });
         self.is_saved = false;
     }
 
@@ -155,40 +187,46 @@ impl Outbox {
         report: &mut Report<'_>,
     ) {
         let node = settings.node.as_str();
-        let due: Vec<u32> = self
-            .mailboxes
-            .iter_mut()
-            .filter_map(|(uid, pending)| {
-                (!pending.notices.is_empty() && pending.due(mail).passed()).then_some(*uid)
-            })
-            .collect();
+        let is_due = |(uid, pending): (&u32, &mut Pending)| {
+            (!pending.notices.is_empty() && pending.due(mail).passed()).then_some(*uid)
+        };
+        let mut due: Vec<u32> = self.mailboxes.iter_mut().filter_map(is_due).collect();
+        let after = due.partition_point(|uid| *uid <= self.latest);
+        due.rotate_left(after);
         for uid in due {
-            if self.pause.is_some_and(|(until, _)| !until.passed()) {
+            if self.pause.is_some_and(|(until, _)| !until.passed()) || stopped.load(Ordering::Relaxed) {
                 break;
             }
+            self.latest = uid;
             let Some(pending) = self.mailboxes.get_mut(&uid) else { continue };
             let result = pending.send((mail, node, uid), (settings, stopped));
-            let later = match result {
+            pending.due = None;
+            match &result {
                 Ok(()) => {
-                    self.pause = None;
+                    (self.pause, pending.pause) = (None, Duration::ZERO);
                     pending.last = Some(now().wall);
-                    None
                 }
-                Err(MailError::Later(_)) => {
+                Err(MailError::Server(_)) => {
                     let pause =
                         self.pause.map_or(settings.mail_pause, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
                     self.pause = Some((Deadline::after(pause), pause));
-                    Some(GIVEN_UP)
                 }
-                Err(MailError::Never(_)) => None,
-            };
-            pending.due = None;
-            let result = result.map_err(|(MailError::Later(why) | MailError::Never(why))| why);
+                // Another user's message may be accepted.
+                Err(MailError::Later(_) | MailError::Never(_)) => {
+                    pending.pause = (pending.pause * 2).clamp(settings.mail_pause, LONGEST_PAUSE);
+                    pending.due = Some(Deadline::after(pending.pause));
+                }
+            }
+            if let Err(error) = &result {
+                tracing::warn!(uid, why = error.why(), "a mail was not sent");
+            }
+            let is_final = matches!(result, Ok(()) | Err(MailError::Never(_)));
             let wall = now().wall;
             for waiting in std::mem::take(&mut pending.notices) {
-                let keeps = later.is_some_and(|at_most| wall.saturating_sub(waiting.at) < at_most);
+                let keeps = !is_final && wall.saturating_sub(waiting.at) < GIVEN_UP;
                 let outcome = if keeps { Delivered::Deferred } else { Delivered::Failed };
-                report(waiting.notice(node), result.clone().map_err(|why| (outcome, why)));
+                let result = result.as_ref().copied();
+                report(waiting.notice(node), result.map_err(|error| (outcome, error.why().to_owned())));
                 if keeps {
                     pending.notices.push(waiting);
                 }
@@ -218,8 +256,17 @@ impl Pending {
         (settings, stopped): Setting<'_>,
     ) -> Result<(), MailError> {
         let never = |why: String| MailError::Never(why);
-        let user = self.user.clone().unwrap_or_else(|| uid.to_string());
-        let to = recipient(&mail.to, (&user, uid), settings)?;
+        let account = || account(uid, settings);
+        let user = self.user.clone().map_or_else(|| account().map(|[name, _]| name), Ok)?;
+        let to = match &mail.to {
+            Recipient::Address(template) => template.replace(USER, &user).parse().ok(),
+            Recipient::Gecos => address_in(&account()?[1]),
+            Recipient::Program(argv) => {
+                let argv = [argv.as_slice(), std::slice::from_ref(&user)].concat();
+                address_in(&program(&argv, settings)?)
+            }
+        };
+        let to = to.ok_or_else(|| never(format!("user {user} has no valid mail address")))?;
         let parts = self.notices.iter().map(|waiting| &waiting.part);
         let variables = message::Variables::of((node, &user), parts);
         let subject = message::subject(mail.subject.as_deref(), &variables).map_err(never)?;
@@ -248,7 +295,10 @@ impl From<&Notice> for Waiting {
             rule: notice.rule.clone(),
             text: notice.text.clone(),
             part: notice.part.clone(),
-            subject: Arc::clone(&notice.about.0),
+            subject: Arc::new(Subject {
+                members: notice.about.0.members.iter().take(MOST_MEMBERS).cloned().collect(),
+                ..(*notice.about.0).clone()
+            }),
             mode: notice.about.1,
         }
     }
@@ -276,28 +326,28 @@ impl Waiting {
     }
 }
 
-/// Returns the address of a user.
-fn recipient(
-    to: &Recipient,
-    (user, uid): (&str, u32),
-    settings: &NoticeSettings,
-) -> Result<Address, MailError> {
-    let never = || MailError::Never(format!("user {user} has no valid mail address"));
-    let program = match to {
-        Recipient::Address(template) => return template.replace(USER, user).parse().map_err(|_| never()),
-        Recipient::Gecos => vec![GETENT.to_owned(), "passwd".to_owned(), uid.to_string()],
-        Recipient::Program(argv) => [argv.as_slice(), &[user.to_owned()]].concat(),
-    };
-    let text = program_output(&program, (settings.program, settings.permissions))
-        .map_err(|why| MailError::Later(format!("the address of user {user} is unknown: {why}")))?;
-    let text = if *to == Recipient::Gecos { text.split(':').nth(4).unwrap_or_default() } else { &text };
-    // A GECOS field has several parts.
+/// Returns the name and the GECOS field of a user, which the user may have written.
+fn account(uid: u32, settings: &NoticeSettings) -> Result<[String; 2], MailError> {
+    let argv = [GETENT.to_owned(), "passwd".to_owned(), uid.to_string()];
+    let line = program(&argv, settings)?;
+    let mut fields = line.split(':');
+    let (name, gecos) = (fields.next().unwrap_or_default(), fields.nth(3).unwrap_or_default());
+    Ok([name, gecos].map(str::to_owned))
+}
+
+fn program(argv: &[String], settings: &NoticeSettings) -> Result<String, MailError> {
+    program_output(argv, (settings.program, settings.permissions))
+        .map_err(|why| MailError::Later(format!("{}: {why}", argv.join(" "))))
+}
+
+/// Returns the first mail address in a text. A GECOS field has several parts.
+fn address_in(text: &str) -> Option<Address> {
     let mut words = text.split([',', ';', ' ', '<', '>', '\n']).filter(|word| word.contains('@'));
-    words.next().and_then(|word| word.parse().ok()).ok_or_else(never)
+    words.next().and_then(|word| word.parse().ok())
 }
 
 fn transport(mail: &Mail, node: &str) -> Result<SmtpTransport, MailError> {
-    let later = |why: String| MailError::Later(why);
+    let later = |why: String| MailError::Server(why);
     let parameters =
         || TlsParameters::new_rustls(mail.host.clone()).map_err(|error| later(format!("TLS: {error}")));
     let tls = match mail.encryption {
@@ -329,10 +379,12 @@ fn deliver(transport: SmtpTransport, message: Message, stopped: &AtomicBool) -> 
     loop {
         match result.recv_timeout(deadline.left().min(CHECK)) {
             Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) if error.is_permanent() => {
+            Ok(Err(error)) if error.is_permanent() || error.is_client() => {
                 return Err(MailError::Never(format!("the server refused it: {error}")));
             }
-            Ok(Err(error)) => return later(&error.to_string()),
+            // What the server needs time for may depend on the recipient.
+            Ok(Err(error)) if error.is_transient() || error.is_timeout() => return later(&error.to_string()),
+            Ok(Err(error)) => return Err(MailError::Server(error.to_string())),
             Err(RecvTimeoutError::Disconnected) => return later("its thread ended"),
             Err(RecvTimeoutError::Timeout) if deadline.passed() => {
                 return later("the server did not respond in time");

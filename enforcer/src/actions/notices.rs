@@ -2,25 +2,22 @@
 //! queue and deadline, so that a slow channel delays neither the daemon nor other channels.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
 
-use serde::{Serialize, Serializer};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::exec::run_program;
 use super::mail::Outbox;
-pub use super::message::Part;
+use super::message::cut;
+pub use super::message::{Delivered, Delivery, Notice, NoticeSettings, Part};
 use super::{tty, webhook};
 use crate::audit;
+use bailiff_engine::policy::Channel;
 use bailiff_engine::policy::mail::Mail;
-use bailiff_engine::policy::{Channel, Mode};
-use bailiff_engine::verdict::{Evidence, Member, Subject};
-use bailiff_lifecycle::permissions::FilePermissions;
 
 /// Maximum number of queued notifications per channel. Mail is never dropped in practice, because many notifications share
 /// a message.
@@ -29,108 +26,6 @@ const MAIL_QUEUE: usize = 1 << 14;
 /// Reasons why a notification is dropped.
 const TOO_MANY: &str = "too many notifications are waiting for this channel";
 const STOPPED: &str = "the enforcer is shutting down";
-/// Maximum length of a text in bytes; longer texts are cut, because terminals and chats show no more.
-const MOST_TEXT: usize = 1000;
-
-/// Settings of the channels.
-#[derive(Debug, Clone)]
-pub struct NoticeSettings {
-    /// Directory of terminal devices.
-    pub dev: PathBuf,
-    /// Time limit of one attempt to post to a webhook.
-    pub webhook: Duration,
-    /// Time limit of a program.
-    pub program: Duration,
-    /// Permissions that a program must have.
-    pub permissions: FilePermissions,
-    /// Directory of files with mail that was not delivered yet; `None` to keep none over a restart.
-    pub mail: Option<PathBuf>,
-    /// First pause after a mail server did not accept a message.
-    pub mail_pause: Duration,
-    /// Name of the node.
-    pub node: String,
-}
-
-impl Default for NoticeSettings {
-    fn default() -> Self {
-        Self {
-            dev: "/dev".into(),
-            webhook: Duration::from_secs(10),
-            program: Duration::from_secs(30),
-            permissions: FilePermissions::Strict,
-            mail: None,
-            mail_pause: Duration::from_mins(1),
-            node: String::new(),
-        }
-    }
-}
-
-/// The content of a notification.
-#[derive(Debug, Clone, Serialize)]
-pub struct Notice {
-    /// Text of one line: what was found, what happens next, and when.
-    #[serde(serialize_with = "calm")]
-    pub text: String,
-    /// Name of the node.
-    pub node: String,
-    /// Name of the rule.
-    pub rule: String,
-    /// Name of the rule's step.
-    pub step: String,
-    /// Id of the target.
-    pub target: String,
-    /// User name of the target's owner.
-    pub user: Option<String>,
-    /// Uid of the target's owner.
-    pub uid: Option<u32>,
-    /// UUIDs of the target's GPUs.
-    pub gpus: Vec<String>,
-    /// Processes of the target.
-    pub members: Vec<Member>,
-    /// Values that made the rule match.
-    pub evidence: Option<Evidence>,
-    /// Time of the notification.
-    #[serde(serialize_with = "time")]
-    pub when: SystemTime,
-    /// Parts of the text, for templates.
-    #[serde(skip)]
-    pub part: Part,
-    /// Target, and mode of the rule, for the audit log.
-    #[serde(skip)]
-    pub about: (Arc<Subject>, Mode),
-}
-
-/// Result of a notification on one channel.
-#[derive(Debug)]
-pub struct Delivery {
-    /// The notification.
-    pub notice: Arc<Notice>,
-    /// Name of the channel.
-    pub channel: String,
-    /// Whether it was delivered, or why not.
-    pub result: Result<(), (Delivered, String)>,
-}
-
-bailiff_snapshot::label_values! {
-/// Outcome of a notification on one channel.
-pub enum Delivered {
-    /// Accepted by the channel.
-    Ok = "ok",
-    /// Not accepted by the channel.
-    Failed = "failed",
-    /// Not accepted yet; it is sent again later.
-    Deferred = "deferred",
-    /// Not sent, because the queue was full or the enforcer was stopping.
-    Dropped = "dropped",
-}
-}
-
-impl Delivery {
-    /// Returns the outcome.
-    pub fn outcome(&self) -> Delivered {
-        self.result.as_ref().map_or_else(|(outcome, _)| *outcome, |()| Delivered::Ok)
-    }
-}
 
 /// Threads of the channels. When dropped, each finishes its current notification.
 #[derive(Debug)]
@@ -312,34 +207,10 @@ impl State {
     }
 
     fn report(&self, notice: Arc<Notice>, channel: String, result: Result<(), (Delivered, String)>) {
-        if let Err((_, why)) = &result {
+        if let Err((Delivered::Failed | Delivered::Dropped, why)) = &result {
             tracing::warn!(channel, rule = notice.rule, why, "a notification was not delivered");
         }
         // The receiver is closed once the daemon has ended.
         let _ = self.deliveries.send(Delivery { notice, channel, result });
     }
-}
-
-fn cut(text: &str) -> &str {
-    let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at <= MOST_TEXT).last();
-    if text.len() > MOST_TEXT { text.get(..end.unwrap_or_default()).unwrap_or_default() } else { text }
-}
-
-/// Serializes one line for chat tools: a process name cannot mention users, add a link or reverse the text.
-fn calm<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
-    let mut calm = String::new();
-    for character in cut(text).chars() {
-        match character {
-            '<' => calm.push('‹'),
-            '>' => calm.push('›'),
-            '@' => calm.push('＠'),
-            '"' | '\'' => calm.push(character),
-            other => calm.extend(other.escape_debug()),
-        }
-    }
-    to.serialize_str(&calm)
-}
-
-fn time<S: Serializer>(when: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&humantime::format_rfc3339_millis(*when))
 }

@@ -41,15 +41,7 @@ pub(super) fn release(
     for gpu in all.filter(|gpu| only.is_none_or(|only| gpu.id.to_string() == only)) {
         let Ok((file, _)) = directory.gpu(gpu.id) else { continue };
         let record = Record::of_gpu(directory, gpu.id);
-        let Some(record) = record.filter(|record| record.lease == lease) else {
-            // The record may be unreadable, or another user may have overwritten it.
-            let inode = Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive);
-            if let Some((pid, process)) = inode.and_then(|inode| hold_process(lease, inode)) {
-                drop(gate);
-                return terminate(pid, &process);
-            }
-            continue;
-        };
+        let Some(record) = record.filter(|record| record.lease == lease) else { continue };
         let Some(inode) = Inode::of(&file).filter(|_| lock(&file, &gate) == Lock::Exclusive) else {
             ended = Released::Already("released".to_owned());
             continue;
@@ -64,7 +56,18 @@ pub(super) fn release(
         }
         return terminate_holder(&record, inode, &local_host.pidns);
     }
-    Ok(ended)
+    drop(gate);
+    if ended != Released::Unknown {
+        return Ok(ended);
+    }
+    // The record may be unreadable, or another user may have overwritten it.
+    let ids = directory.managed()?.gpus.into_iter().map(|gpu| gpu.id);
+    let files = ids.filter(|id| only.is_none_or(|only| id.to_string() == only)).filter_map(|id| {
+        let (file, _) = directory.gpu(id).ok()?;
+        Inode::of(&file)
+    });
+    let found = files.collect::<Vec<_>>().into_iter().find_map(|inode| hold_process(lease, inode));
+    found.map_or(Ok(ended), |(pid, process)| terminate(pid, &process))
 }
 
 /// Sends SIGTERM to the lock holder and waits until it has exited.

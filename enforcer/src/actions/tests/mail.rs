@@ -24,13 +24,20 @@ struct Server {
     port: u16,
     received: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
     response: Arc<Mutex<&'static str>>,
+    /// A recipient that gets another response.
+    refused: Arc<Mutex<Option<(&'static str, &'static str)>>>,
 }
 
 impl Server {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let server = Self { port, received: Arc::default(), response: Arc::new(Mutex::new("250 OK")) };
+        let server = Self {
+            port,
+            received: Arc::default(),
+            response: Arc::new(Mutex::new("250 OK")),
+            refused: Arc::default(),
+        };
         let own = server.clone();
         std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(own.serve(&stream))));
         server
@@ -48,7 +55,8 @@ impl Server {
             let response = match line.split([' ', ':']).next().unwrap_or_default() {
                 "RCPT" => {
                     recipient = line.trim().to_owned();
-                    *self.response.lock().unwrap()
+                    let refused = self.refused.lock().unwrap().filter(|(user, _)| recipient.contains(user));
+                    refused.map_or(*self.response.lock().unwrap(), |(_, response)| response)
                 }
                 "DATA\r\n" => {
                     out.write_all(b"354 go on\r\n")?;
@@ -203,6 +211,45 @@ fn server_is_tried_again_and_a_refusal_is_final() {
     unknown.uid = None;
     notices.notify(&Arc::new(unknown), [("owner", &channel)]);
     assert_eq!(results(&mut deliveries, 1), BTreeMap::from([("failed", 1)]), "nobody owns it");
+}
+
+/// What happens to the mail of a user must not depend on that of another.
+#[test]
+fn user_whose_mail_is_not_accepted_delays_nobody() {
+    let (server, directory) = (Server::start(), tempfile::tempdir().unwrap());
+    *server.refused.lock().unwrap() = Some(("alice", "451 4.2.2 mailbox full"));
+    let channel = server.channel(Duration::from_hours(1));
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    for n in 0..3 {
+        notices.notify(&notice(1000, "alice", &format!("process:{n}@7")), [("owner", &channel)]);
+        notices.notify(&notice(1001, "bob", &format!("process:{n}@7")), [("owner", &channel)]);
+        notices.notify(&notice(999, "carol", &format!("process:{n}@7")), [("owner", &channel)]);
+    }
+    let mut ok = 0;
+    until("the mail of the others", || {
+        let next = deliveries.try_recv().ok()?;
+        assert_eq!(next.outcome() == Delivered::Ok, next.notice.uid != Some(1000));
+        ok += usize::from(next.outcome() == Delivered::Ok);
+        (ok == 6).then_some(())
+    });
+    assert_eq!(["alice", "bob", "carol"].map(|user| server.messages(user).len()), [0, 1, 1]);
+}
+
+#[test]
+fn waiting_mail_is_limited() {
+    let (server, directory) = (Server::start(), tempfile::tempdir().unwrap());
+    *server.response.lock().unwrap() = "451 4.3.0 later";
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    let channel = server.channel(Duration::from_hours(1));
+    for n in 0..1200 {
+        notices.notify(&notice(1000, "alice", &format!("process:{n}@7")), [("owner", &channel)]);
+    }
+    let dropped = |deliveries: &mut UnboundedReceiver<Delivery>| {
+        deliveries.try_recv().ok().filter(|it| it.outcome() == Delivered::Dropped)
+    };
+    for _ in 0..200 {
+        until("a dropped one", || dropped(&mut deliveries));
+    }
 }
 
 #[test]
