@@ -1,11 +1,11 @@
 //! Parses `notify`: the channels for notifications.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use super::load::LoadContext;
+use super::context::LoadContext;
+use super::program::{full_path, program};
 use super::{Address, Channel, keys, mail};
-use crate::yaml::{Data, Entry, Fault, Faults, Fields, Node, expected, list, name, nothing_given, text};
+use crate::yaml::{Data, Entry, Fault, Faults, Fields, Node, expected, name, nothing_given, text};
 
 /// Returns the channels by name; invalid ones are left out.
 pub(super) fn read(node: &Node, context: LoadContext, faults: &mut Faults) -> BTreeMap<String, Channel> {
@@ -74,32 +74,5 @@ fn webhook(node: &Node, faults: &mut Faults) -> Option<Address> {
         return Some(Address::Url(url.to_owned()));
     }
     expected(&given.value, "a URL that begins with `https://` or `http://`", faults);
-    None
-}
-
-/// Parses a program and its arguments.
-pub(super) fn program(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
-    let items = list(node, "strings: the absolute path of a program, and its arguments", faults)?;
-    let (first, _) = items.split_first()?;
-    full_path(text(first, "the absolute path of a program", faults)?, first, faults)?;
-    let words: Vec<String> = items.iter().filter_map(|item| argument(item, faults)).collect();
-    (words.len() == items.len()).then_some(words)
-}
-
-/// Parses an argument, which may be empty if it is quoted.
-fn argument(node: &Node, faults: &mut Faults) -> Option<String> {
-    let text = node.text().filter(|text| !node.is_null() && !text.contains('\0'));
-    if text.is_none() {
-        expected(node, "text", faults);
-    }
-    text.map(str::to_owned)
-}
-
-pub(super) fn full_path<'a>(path: &'a str, node: &Node, faults: &mut Faults) -> Option<&'a str> {
-    if Path::new(path).is_absolute() {
-        return Some(path);
-    }
-    let help = "begin it with `/`; PATH and the working directory are not used";
-    faults.error(&node.at, format!("expected an absolute path; found {}", node.found()), help);
     None
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use humantime::format_duration;
 use serde::Serialize;
 
-use super::load::{LoadContext, Loaded, load};
+use super::context::LoadContext;
+use super::load::{Loaded, load};
 use super::{Action, Condition, Exception, Fault, FaultStyle, JobNodes, Mode, Policy, Rule, Selector, Span};
 use crate::Kind;
 

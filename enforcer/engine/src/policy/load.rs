@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::condition_parser::ConditionParser;
+use super::context::LoadContext;
 use super::rule::{self, Defaults};
 use super::{
     Action, Channel, Condition, Exception, Field, Limits, Mode, Policy, Rule, Span, channels, digest, keys,
@@ -26,26 +27,6 @@ pub struct Loaded {
     pub policy: Policy,
     /// Warnings.
     pub warnings: Faults,
-}
-
-/// Context for the check of a file.
-#[derive(Debug, Clone, Copy)]
-pub struct LoadContext {
-    /// Current time since the Unix epoch.
-    pub now: Duration,
-    /// Returns whether a text is a Redis address.
-    pub is_redis_address: fn(&str) -> bool,
-    /// Returns whether a text is a mail address, with or without a name.
-    pub is_mail_address: fn(&str) -> bool,
-    /// Checks a template; the error is why it is invalid.
-    pub check_template: fn(&str) -> Result<(), String>,
-}
-
-impl LoadContext {
-    /// Returns the context of tests, in which every text is a valid address and template.
-    pub const fn accepting(now: Duration) -> Self {
-        Self { now, is_redis_address: |_| true, is_mail_address: |_| true, check_template: |_| Ok(()) }
-    }
 }
 
 /// Parses and checks a file with this name.

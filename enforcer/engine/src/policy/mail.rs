@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::channels::{full_path, program};
+use super::context::LoadContext;
 use super::keys;
-use super::load::LoadContext;
+use super::program::{full_path, program};
 use crate::yaml::{Faults, Fields, Node, expected, some_time, text, word};
 
 /// Default of `every`.

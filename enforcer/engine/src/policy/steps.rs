@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::channels::program;
 use super::condition_parser::no_such_name;
+use super::program::program;
 use super::span::span;
 use super::{Action, JobNodes, Severity, Signal, Span, Step, keys};
 use crate::Kind;

@@ -1,0 +1,23 @@
+//! What the check of a file needs from outside.
+
+use std::time::Duration;
+
+/// Context for the check of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadContext {
+    /// Current time since the Unix epoch.
+    pub now: Duration,
+    /// Returns whether a text is a Redis address.
+    pub is_redis_address: fn(&str) -> bool,
+    /// Returns whether a text is a mail address, with or without a name.
+    pub is_mail_address: fn(&str) -> bool,
+    /// Checks a template; the error is why it is invalid.
+    pub check_template: fn(&str) -> Result<(), String>,
+}
+
+impl LoadContext {
+    /// Returns the context of tests, in which every text is a valid address and template.
+    pub const fn accepting(now: Duration) -> Self {
+        Self { now, is_redis_address: |_| true, is_mail_address: |_| true, check_template: |_| Ok(()) }
+    }
+}
