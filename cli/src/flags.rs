@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::lease::examples;
 use crate::lease::flags::Lease;
-use crate::{completions, doctor, gpuget, idle_timeout, info, mps, run, slurm};
+use crate::{completions, doctor, free, gpuget, idle_timeout, info, mps, run, slurm};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,6 +40,8 @@ pub(crate) enum Command {
     /// bailiff-exporter if it is running, because it records idle times; otherwise the driver and /proc are sampled
     /// twice, one second apart.
     Info(info::flags::Info),
+    /// Show which GPUs of this machine are free, best first
+    Free(Box<free::Free>),
     /// Check this machine for problems and print how to fix them
     ///
     /// The checks change nothing. Components that are not installed, or that this user cannot access, are

@@ -6,6 +6,7 @@ mod completions;
 mod doctor;
 mod exit;
 mod flags;
+mod free;
 mod gpuget;
 mod idle_timeout;
 mod info;
@@ -62,6 +63,7 @@ pub fn main() -> ExitCode {
         Command::IdleTimeout(flags) => return idle_timeout::run(idle_timeout::Name::Command, *flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Info(flags) => info::info(&flags),
+        Command::Free(flags) => free::free(&flags),
         Command::Mps(command) => mps::mps(&command),
         Command::Lease(command) => lease::commands::lease(&command),
         Command::Run(flags) => run::run(&flags),

@@ -18,7 +18,8 @@ use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
 use end_to_end::holder::Holder;
 use end_to_end::leases;
-use end_to_end::procfs::{Process, Procfs};
+use end_to_end::page::Page;
+use end_to_end::procfs::{OWNER, Process, Procfs};
 use end_to_end::programs;
 use end_to_end::terminal;
 use end_to_end::wait::until;
@@ -564,4 +565,30 @@ fn failed_open_device_scan_lists_no_process() {
         (&report["device_processes_failed"], &report["unreadable"]),
         (&Value::from(true), &Value::Null)
     );
+}
+
+#[test]
+fn own_memory_is_one_line_at_login() {
+    let scenario = Scenario::new("gpus: [{}, {processes: [{pid: 4100, used: 2GiB}]}]");
+    let procfs = Procfs::new().with(&Process::new(4100));
+    let brief = |flags: &[&str]| {
+        let mut command = Command::new(programs::bailiff());
+        command
+            .args(["info", "--brief"])
+            .args(flags)
+            .env("BAILIFF_STREAM", scenario.directory().join("stream.sock"));
+        stdout_of(command)
+    };
+    assert_eq!(brief(&["--mine"]), "", "there is no exporter");
+    let stream = scenario.directory().join("stream.sock");
+    let flags = ["--stream", stream.to_str().unwrap(), "--procfs", procfs.path().to_str().unwrap()];
+    let exporter = Exporter::start(&scenario, &[&["--interval", "200ms"], &flags[..]].concat());
+    let idle = |page: &Page| page.value("bailiff_process_gpu_idle_seconds", &[("pid", "4100")]);
+    exporter.until("idle time", |page| (idle(page)? >= 1.0).then_some(()));
+    let line = brief(&["--user", &OWNER.to_string()]);
+    assert!(
+        line.starts_with("You hold 2.0GiB on ") && line.contains(": GPU 1, idle ") && line.ends_with("s.\n"),
+        "{line}"
+    );
+    assert_eq!((brief(&["--mine"]), brief(&["--user", "1001"])), (String::new(), String::new()));
 }

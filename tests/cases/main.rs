@@ -13,6 +13,7 @@ mod enforcer;
 mod enforcer_commands;
 mod exemptions;
 mod faults;
+mod free;
 mod golden;
 mod gpuget;
 mod hardware;

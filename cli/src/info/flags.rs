@@ -44,6 +44,17 @@ pub(crate) struct Info {
     /// The other processes are shown as a sum. Default: 10, or fewer if that makes the report fit the terminal.
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
+    /// Print only your own memory, with --brief. This is the default.
+    #[arg(long, requires = "brief")]
+    pub(crate) mine: bool,
+    /// Print the memory of this user, by name or uid, with --brief.
+    #[arg(long, value_name = "USER", requires = "brief", conflicts_with = "mine")]
+    pub(crate) user: Option<String>,
+    /// Print one line with the GPU memory that you hold, or nothing, for login scripts.
+    ///
+    /// The data comes only from the exporter, and no failure is reported.
+    #[arg(long, conflicts_with_all = ["tag", "since", "gpu", "full", "who", "energy", "top", "json", "watch", "alone"])]
+    pub(crate) brief: bool,
     /// Print one JSON object per report.
     #[arg(long)]
     pub(crate) json: bool,
@@ -118,6 +129,7 @@ const EXAMPLES: &str = "Examples:
   bailiff info --tag before                  save the report under that name
   bailiff info --since before                show the changes since that report
   bailiff info --watch                       repeat until Ctrl-C
+  bailiff info --mine --brief                print your GPU memory in one line, or nothing
   bailiff info --json | jq '.gpus[].holders[]?'
 
 Exit codes: 0: success; 1: failure; 64: invalid flags; 69: no GPU can be read.";

@@ -1,6 +1,7 @@
 //! `bailiff info`: shows each GPU with its memory and processes.
 
-mod collect;
+mod brief;
+pub(crate) mod collect;
 mod compact;
 mod diff;
 mod diff_text;
@@ -8,7 +9,7 @@ mod energy;
 pub(crate) mod figures;
 pub(crate) mod flags;
 mod lease_state;
-mod report;
+pub(crate) mod report;
 mod rows;
 mod saved;
 mod text;
@@ -70,6 +71,13 @@ pub(crate) fn main() -> ExitCode {
 
 /// Prints the report, once or repeatedly.
 pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
+    if flags.brief {
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        if let Some(line) = brief::line(&flags.source, flags.user.as_deref(), &node) {
+            print_stdout(&format!("{line}\n"))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut before = flags.since.as_deref().map(saved::read).transpose()?;
     if let Some(before) = &mut before {
         before.filter(&flags.gpu);

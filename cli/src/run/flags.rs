@@ -134,7 +134,7 @@ fn idle(text: &str) -> Result<Duration, String> {
     if idle < MIN_IDLE { Err("the minimum is 100ms".to_owned()) } else { Ok(idle) }
 }
 
-fn above_zero(text: &str) -> Result<u64, String> {
+pub(crate) fn above_zero(text: &str) -> Result<u64, String> {
     let bytes = bailiff_size::size(text).map_err(|error| error.to_string())?;
     // With 0 the quota library would refuse every allocation.
     if bytes == 0 { Err("the value must be above 0".to_owned()) } else { Ok(bytes) }
