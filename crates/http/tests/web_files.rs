@@ -111,6 +111,8 @@ fn what_is_no_config_is_refused() {
     all_refused(&[
         ("tls_server_confg: {}\n", ":1: unknown field `tls_server_confg`"),
         ("http_server_config:\n  http3: true\n", ":2: unknown field `http3`"),
+        ("tls_server_config:\n  key=MIG: x\n", ":2: unknown field, expected one of cert,"),
+        ("basic_auth_users:\n  a=MIG: x\n  a=MIG: y\n", ":3: duplicate mapping key"),
         ("rate_limit: {}\nrate_limit: {}\n", ":2: duplicate mapping key: rate_limit"),
         ("- a\n", ":1: "),
         ("a: [\n", ":"),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bailiff_lifecycle::exit::FileError;
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::{Error, Location, Spanned};
 
 /// An error at one place in the file.
 #[derive(Debug)]
@@ -47,14 +47,37 @@ impl ConfigError {
     }
 }
 
-/// Converts the YAML parser's error, without the excerpt from the file, which may contain secrets.
-impl From<serde_saphyr::Error> for ConfigError {
-    fn from(error: serde_saphyr::Error) -> Self {
+/// Converts the YAML parser's error, without what it quotes from the file, which may contain secrets.
+impl From<Error> for ConfigError {
+    fn from(error: Error) -> Self {
         let line = error.location().as_ref().map_or(0, Location::line);
-        let text = error.without_snippet().to_string();
-        let text = text.lines().next().unwrap_or_default();
-        // The parser repeats the position.
-        let text = text.rsplit_once(" at line ").map_or(text, |(text, _)| text);
-        Self { line, key: String::new(), why: text.to_owned() }
+        let why = match error.without_snippet() {
+            Error::SerdeUnknownField { field, expected, .. } => {
+                let field = if is_key(field) { format!(" `{field}`") } else { String::new() };
+                format!("unknown field{field}, expected one of {}", expected.join(", "))
+            }
+            Error::DuplicateMappingKey { key, .. } => {
+                let key = key.as_deref().filter(|key| is_key(key));
+                format!("duplicate mapping key{}", key.map(|key| format!(": {key}")).unwrap_or_default())
+            }
+            Error::SerdeInvalidType { expected, .. } | Error::SerdeInvalidValue { expected, .. } => {
+                format!("expected {expected}")
+            }
+            Error::UnsupportedTag { .. } => "unsupported tag".to_owned(),
+            error => {
+                let text = error.to_string();
+                let text = text.lines().next().unwrap_or_default();
+                // The parser repeats the position.
+                text.rsplit_once(" at line ").map_or(text, |(text, _)| text).to_owned()
+            }
+        };
+        Self { line, key: String::new(), why }
     }
+}
+
+/// Returns whether a text can be a misspelt key: no longer than the longest one, and of the same characters. A value
+/// becomes a key if the file is not indented correctly.
+fn is_key(text: &str) -> bool {
+    text.len() <= "prefer_server_cipher_suites".len()
+        && text.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
 }
