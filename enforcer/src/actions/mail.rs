@@ -3,7 +3,8 @@
 //! twice.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -15,7 +16,7 @@ use bailiff_engine::policy::mail::{Encryption, Mail, Recipient, USER};
 use bailiff_engine::verdict::Subject;
 use bailiff_lifecycle::file;
 use lettre::address::Address;
-use lettre::message::header::ContentType;
+use lettre::message::header::{ContentType, Header, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message};
 use lettre::transport::smtp::authentication::Credentials;
 use lettre::transport::smtp::client::{Tls, TlsParameters};
@@ -122,8 +123,12 @@ pub(super) type Report<'a> = dyn FnMut(Arc<Notice>, Result<(), (Delivered, Strin
 impl Outbox {
     /// Reads what an earlier run did not deliver.
     pub(super) fn open(path: Option<PathBuf>) -> Self {
-        let read = path.as_ref().and_then(|path| file::read(path, LARGEST_FILE).ok());
-        let mailboxes = read.and_then(|(_, bytes)| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let mailboxes = path.as_deref().map_or_else(|| Ok(BTreeMap::new()), saved).unwrap_or_else(|error| {
+            if error.kind() != ErrorKind::NotFound {
+                tracing::error!(?path, %error, "cannot read the mail that was not delivered yet; it is lost");
+            }
+            BTreeMap::new()
+        });
         Self { path, mailboxes, pause: None, latest: 0, is_saved: true }
     }
 
@@ -161,15 +166,13 @@ impl Outbox {
         waiting.map(|pending| pending.due(mail).left().max(pause)).min()
     }
 
-    /// Saves what was not delivered.
-    pub(super) fn save(&mut self) {
+    /// Saves what was not delivered, and when the latest messages were sent.
+    pub(super) fn save(&mut self, every: Duration) {
         if let Some(path) = self.path.as_ref().filter(|_| !self.is_saved) {
             let wall = now().wall;
-            let is_needed = |pending: &Pending| {
-                let is_recent = |last: Duration| wall.saturating_sub(last) < GIVEN_UP;
-                !pending.notices.is_empty() || pending.last.is_some_and(is_recent)
-            };
-            self.mailboxes.retain(|_, pending| is_needed(pending));
+            let is_recent = |last: Duration| wall.saturating_sub(last) < every;
+            self.mailboxes
+                .retain(|_, pending| !pending.notices.is_empty() || pending.last.is_some_and(is_recent));
             let bytes = serde_json::to_vec(&self.mailboxes).unwrap_or_default();
             if let Err(error) = disk::replace(path, &bytes) {
                 let path = path.display();
@@ -186,7 +189,6 @@ impl Outbox {
         (settings, stopped): Setting<'_>,
         report: &mut Report<'_>,
     ) {
-        let node = settings.node.as_str();
         let is_due = |(uid, pending): (&u32, &mut Pending)| {
             (!pending.notices.is_empty() && pending.due(mail).passed()).then_some(*uid)
         };
@@ -199,43 +201,31 @@ impl Outbox {
             }
             self.latest = uid;
             let Some(pending) = self.mailboxes.get_mut(&uid) else { continue };
-            let result = pending.send((mail, node, uid), (settings, stopped));
-            pending.due = None;
-            match &result {
-                Ok(()) => {
-                    (self.pause, pending.pause) = (None, Duration::ZERO);
-                    pending.last = Some(now().wall);
-                }
-                Err(MailError::Server(_)) => {
-                    let pause =
-                        self.pause.map_or(settings.mail_pause, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
-                    self.pause = Some((Deadline::after(pause), pause));
-                }
-                // Another user's message may be accepted.
-                Err(MailError::Later(_) | MailError::Never(_)) => {
-                    pending.pause = (pending.pause * 2).clamp(settings.mail_pause, LONGEST_PAUSE);
-                    pending.due = Some(Deadline::after(pending.pause));
-                }
-            }
+            let result = pending.send((mail, uid), (settings, stopped));
             if let Err(error) = &result {
                 tracing::warn!(uid, why = error.why(), "a mail was not sent");
             }
-            let is_final = matches!(result, Ok(()) | Err(MailError::Never(_)));
-            let wall = now().wall;
-            for waiting in std::mem::take(&mut pending.notices) {
-                let keeps = !is_final && wall.saturating_sub(waiting.at) < GIVEN_UP;
-                let outcome = if keeps { Delivered::Deferred } else { Delivered::Failed };
-                let result = result.as_ref().copied();
-                report(waiting.notice(node), result.map_err(|error| (outcome, error.why().to_owned())));
-                if keeps {
-                    pending.notices.push(waiting);
+            pending.finish(&result, settings, report);
+            self.pause = match result {
+                Ok(()) => None,
+                Err(MailError::Server(_)) => {
+                    let longer = |(_, pause): (Deadline, Duration)| (pause * 2).min(LONGEST_PAUSE);
+                    let pause = self.pause.map_or(settings.mail_pause, longer);
+                    Some((Deadline::after(pause), pause))
                 }
-            }
+                // Another user's message may be accepted.
+                Err(MailError::Later(_) | MailError::Never(_)) => self.pause,
+            };
             self.is_saved = false;
             // At once, so that a crash does not send it again.
-            self.save();
+            self.save(mail.every);
         }
     }
+}
+
+fn saved(path: &Path) -> std::io::Result<BTreeMap<u32, Pending>> {
+    let (_, bytes) = file::read(path, LARGEST_FILE)?;
+    Ok(serde_json::from_slice(&bytes)?)
 }
 
 impl Pending {
@@ -250,12 +240,9 @@ impl Pending {
         })
     }
 
-    fn send(
-        &self,
-        (mail, node, uid): (&Mail, &str, u32),
-        (settings, stopped): Setting<'_>,
-    ) -> Result<(), MailError> {
+    fn send(&self, (mail, uid): (&Mail, u32), (settings, stopped): Setting<'_>) -> Result<(), MailError> {
         let never = |why: String| MailError::Never(why);
+        let node = settings.node.as_str();
         let account = || account(uid, settings);
         let user = self.user.clone().map_or_else(|| account().map(|[name, _]| name), Ok)?;
         let to = match &mail.to {
@@ -284,6 +271,30 @@ impl Pending {
             .body(body)
             .map_err(|error| never(error.to_string()))?;
         deliver(transport(mail, node)?, message, stopped)
+    }
+
+    /// Reports the result of an attempt, and keeps what will be tried again.
+    fn finish(&mut self, result: &Result<(), MailError>, settings: &NoticeSettings, report: &mut Report<'_>) {
+        let wall = now().wall;
+        self.due = None;
+        match result {
+            Ok(()) => (self.last, self.pause) = (Some(wall), Duration::ZERO),
+            Err(MailError::Server(_)) => {}
+            Err(MailError::Later(_) | MailError::Never(_)) => {
+                self.pause = (self.pause * 2).clamp(settings.mail_pause, LONGEST_PAUSE);
+                self.due = Some(Deadline::after(self.pause));
+            }
+        }
+        let is_final = matches!(result, Ok(()) | Err(MailError::Never(_)));
+        for waiting in std::mem::take(&mut self.notices) {
+            let keeps = !is_final && wall.saturating_sub(waiting.at) < GIVEN_UP;
+            let outcome = if keeps { Delivered::Deferred } else { Delivered::Failed };
+            let result = result.as_ref().copied().map_err(|error| (outcome, error.why().to_owned()));
+            report(waiting.notice(&settings.node), result);
+            if keeps {
+                self.notices.push(waiting);
+            }
+        }
     }
 }
 
@@ -347,9 +358,9 @@ fn address_in(text: &str) -> Option<Address> {
 }
 
 fn transport(mail: &Mail, node: &str) -> Result<SmtpTransport, MailError> {
-    let later = |why: String| MailError::Server(why);
+    let error = |why: String| MailError::Server(why);
     let parameters =
-        || TlsParameters::new_rustls(mail.host.clone()).map_err(|error| later(format!("TLS: {error}")));
+        || TlsParameters::new_rustls(mail.host.clone()).map_err(|why| error(format!("TLS: {why}")));
     let tls = match mail.encryption {
         Encryption::StartTls => Tls::Required(parameters()?),
         Encryption::Tls => Tls::Wrapper(parameters()?),
@@ -362,7 +373,7 @@ fn transport(mail: &Mail, node: &str) -> Result<SmtpTransport, MailError> {
         .hello_name(ClientId::Domain(node.to_owned()));
     if let Some((user, path)) = &mail.login {
         let password = file::first_line(path, MOST).ok().flatten();
-        let password = password.ok_or_else(|| later("cannot read the file with the password".to_owned()))?;
+        let password = password.ok_or_else(|| error("cannot read the file with the password".to_owned()))?;
         builder = builder.credentials(Credentials::new(user.clone(), password));
     }
     Ok(builder.build())
@@ -401,16 +412,16 @@ fn deliver(transport: SmtpTransport, message: Message, stopped: &AtomicBool) -> 
 #[derive(Debug, Clone, Copy)]
 struct AutoSubmitted;
 
-impl lettre::message::header::Header for AutoSubmitted {
-    fn name() -> lettre::message::header::HeaderName {
-        lettre::message::header::HeaderName::new_from_ascii_str("Auto-Submitted")
+impl Header for AutoSubmitted {
+    fn name() -> HeaderName {
+        HeaderName::new_from_ascii_str("Auto-Submitted")
     }
 
     fn parse(_: &str) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         Ok(Self)
     }
 
-    fn display(&self) -> lettre::message::header::HeaderValue {
-        lettre::message::header::HeaderValue::new(Self::name(), "auto-generated".to_owned())
+    fn display(&self) -> HeaderValue {
+        HeaderValue::new(Self::name(), "auto-generated".to_owned())
     }
 }

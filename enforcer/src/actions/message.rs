@@ -29,7 +29,7 @@ const MOST: usize = 50;
 pub struct Part {
     /// What it is about: `your process (python3, pid 42)`.
     pub what: String,
-    /// A few words for a subject: `idle, will be terminated in about 10m`.
+    /// A few words for a subject: `will be terminated in about 10m`.
     pub short: String,
     /// What was observed, with the GPU memory.
     pub found: String,

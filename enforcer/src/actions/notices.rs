@@ -2,7 +2,7 @@
 //! queue and deadline, so that a slow channel delays neither the daemon nor other channels.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -39,6 +39,7 @@ pub struct Notices {
 struct Line {
     queue: SyncSender<Job>,
     thread: JoinHandle<()>,
+    sends_mail: bool,
 }
 
 #[derive(Debug)]
@@ -52,7 +53,6 @@ struct State {
 #[derive(Debug)]
 struct Job {
     notice: Option<Arc<Notice>>,
-    name: String,
     channel: Channel,
 }
 
@@ -72,8 +72,7 @@ impl Notices {
         channels: impl IntoIterator<Item = (&'a str, &'a Channel)>,
     ) {
         for (name, channel) in channels {
-            let job =
-                Job { notice: Some(Arc::clone(notice)), name: name.to_owned(), channel: channel.clone() };
+            let job = Job { notice: Some(Arc::clone(notice)), channel: channel.clone() };
             if self.line(name, channel).is_none_or(|line| line.queue.try_send(job).is_err()) {
                 self.state.report(
                     Arc::clone(notice),
@@ -86,9 +85,12 @@ impl Notices {
 
     /// Ends the threads of all channels except these, and starts those that may have mail from an earlier run.
     pub fn keep(&mut self, channels: &BTreeMap<String, Channel>) {
-        self.lines.retain(|name, _| channels.contains_key(name));
-        for (name, channel) in channels.iter().filter(|(_, channel)| matches!(channel, Channel::Mail(_))) {
-            let job = Job { notice: None, name: name.clone(), channel: channel.clone() };
+        let is_mail = |channel: &Channel| matches!(channel, Channel::Mail(_));
+        self.lines.retain(|name, line| {
+            channels.get(name).is_some_and(|channel| is_mail(channel) == line.sends_mail)
+        });
+        for (name, channel) in channels.iter().filter(|(_, channel)| is_mail(channel)) {
+            let job = Job { notice: None, channel: channel.clone() };
             // If the queue is full, the thread has newer settings soon.
             let _ = self.line(name, channel).map(|line| line.queue.try_send(job));
         }
@@ -97,14 +99,22 @@ impl Notices {
     /// Returns the queue of a channel, and starts its thread if needed; `None` if that fails.
     fn line(&mut self, name: &str, channel: &Channel) -> Option<&Line> {
         if !self.lines.contains_key(name) {
-            let (queue, jobs) =
-                sync_channel(if matches!(channel, Channel::Mail(_)) { MAIL_QUEUE } else { QUEUE });
-            let state = Arc::clone(&self.state);
-            let mail =
-                state.settings.mail.as_ref().map(|directory| directory.join(format!("mail-{name}.json")));
+            let (state, channel_name) = (Arc::clone(&self.state), name.to_owned());
             let thread = std::thread::Builder::new().name("notices".to_owned());
-            let thread = thread.spawn(move || serve(&jobs, &state, mail.as_deref())).ok()?;
-            self.lines.insert(name.to_owned(), Line { queue, thread });
+            let sends_mail = matches!(channel, Channel::Mail(_));
+            let (queue, jobs) = sync_channel(if sends_mail { MAIL_QUEUE } else { QUEUE });
+            let thread = match channel.clone() {
+                Channel::Mail(mail) => {
+                    let file = |directory: &PathBuf| directory.join(format!("mail-{channel_name}.json"));
+                    let path = state.settings.mail.as_ref().map(file);
+                    thread.spawn(move || {
+                        let outbox = Outbox::open(path);
+                        MailSender { state, channel: channel_name, mail, outbox }.serve(&jobs);
+                    })
+                }
+                _ => thread.spawn(move || serve(&jobs, &state, &channel_name)),
+            };
+            self.lines.insert(name.to_owned(), Line { queue, thread: thread.ok()?, sends_mail });
         }
         self.lines.get(name)
     }
@@ -122,65 +132,56 @@ impl Drop for Notices {
     }
 }
 
-fn serve(jobs: &Receiver<Job>, state: &State, mail: Option<&Path>) {
-    let mut sender: Option<MailSender> = None;
-    loop {
-        let left = sender.as_mut().and_then(|sender| sender.outbox.wait(&sender.mail));
-        let job = match left {
-            Some(left) => jobs.recv_timeout(left),
-            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+fn serve(jobs: &Receiver<Job>, state: &State, name: &str) {
+    for Job { notice, channel } in jobs {
+        let Some(notice) = notice else { continue };
+        let result = if state.stopped.load(Ordering::Relaxed) {
+            Err((Delivered::Dropped, STOPPED.to_owned()))
+        } else {
+            state.notify(&notice, &channel).map_err(|why| (Delivered::Failed, why))
         };
-        match job {
-            Ok(Job { notice, name, channel: Channel::Mail(mail_settings) }) => {
-                let outbox = sender.take().map(|sender| sender.outbox);
-                let outbox = outbox.unwrap_or_else(|| Outbox::open(mail.map(Path::to_owned)));
-                let mut new = MailSender { name, mail: mail_settings, outbox };
-                new.add(notice, state);
-                // Together with others that have come, so that the file is written once.
-                for Job { notice, .. } in jobs.try_iter() {
-                    new.add(notice, state);
-                }
-                new.outbox.save();
-                sender = Some(new);
-            }
-            Ok(Job { notice: Some(notice), name, .. }) if state.stopped.load(Ordering::Relaxed) => {
-                state.report(notice, name, Err((Delivered::Dropped, STOPPED.to_owned())));
-            }
-            Ok(Job { notice: Some(notice), name, channel }) => {
-                let result = state.notify(&notice, &channel).map_err(|why| (Delivered::Failed, why));
-                state.report(notice, name, result);
-            }
-            Ok(Job { notice: None, .. }) => {}
-            Err(RecvTimeoutError::Timeout) => {
-                if let Some(sender) = &mut sender {
-                    sender.send_due(state);
-                }
-            }
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
+        state.report(notice, name.to_owned(), result);
     }
 }
 
-/// The part of a channel's thread that sends mail.
+/// Thread of a mail channel.
 struct MailSender {
-    name: String,
+    state: Arc<State>,
+    channel: String,
     mail: Box<Mail>,
     outbox: Outbox,
 }
 
 impl MailSender {
-    fn add(&mut self, notice: Option<Arc<Notice>>, state: &State) {
-        if let Some(notice) = notice {
-            let report = &mut |notice, result| state.report(notice, self.name.clone(), result);
-            self.outbox.add(notice, report);
+    fn serve(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let job = match self.outbox.wait(&self.mail) {
+                Some(left) => jobs.recv_timeout(left),
+                None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match job {
+                // Together with others that have come, so that the file is written once.
+                Ok(job) => std::iter::once(job).chain(jobs.try_iter()).for_each(|job| self.add(job)),
+                // What is left is in the file, for the next run.
+                Err(RecvTimeoutError::Timeout) if !self.state.stopped.load(Ordering::Relaxed) => {
+                    let report =
+                        &mut |notice, result| self.state.report(notice, self.channel.clone(), result);
+                    self.outbox.send_due(&self.mail, (&self.state.settings, &self.state.stopped), report);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.outbox.save(self.mail.every);
         }
     }
 
-    fn send_due(&mut self, state: &State) {
-        // What is left is in the file, for the next run.
-        if !state.stopped.load(Ordering::Relaxed) {
-            let report = &mut |notice, result| state.report(notice, self.name.clone(), result);
-            self.outbox.send_due(&self.mail, (&state.settings, &state.stopped), report);
+    fn add(&mut self, Job { notice, channel }: Job) {
+        if let Channel::Mail(mail) = channel {
+            self.mail = mail;
+        }
+        if let Some(notice) = notice {
+            let report = &mut |notice, result| self.state.report(notice, self.channel.clone(), result);
+            self.outbox.add(notice, report);
         }
     }
 }

@@ -159,10 +159,13 @@ fn notifications_that_come_together_share_a_message() {
         );
         assert!(messages[0].contains("450 further notices are not listed."));
     }
-    // Within `every`, further notifications wait.
+    // Within `every`, further notifications wait, and those of others do not.
     notices.notify(&notice(1000, "user0", "process:1@7"), [("owner", &channel)]);
-    std::thread::sleep(Duration::from_secs(3));
-    assert!(deliveries.try_recv().is_err() && server.messages("user0").len() == 1);
+    for uid in [1020, 1021] {
+        notices.notify(&notice(uid, "other", "process:2@7"), [("owner", &channel)]);
+        assert_eq!(until("the mail of another", || deliveries.try_recv().ok()).notice.uid, Some(uid));
+    }
+    assert_eq!(server.messages("user0").len(), 1);
 }
 
 #[test]
@@ -189,9 +192,27 @@ fn what_was_not_delivered_is_sent_after_a_restart_and_only_once() {
     let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
     notices.keep(&channels);
     notices.notify(&notice(1000, "alice", "process:3@7"), [("owner", &channel)]);
-    std::thread::sleep(Duration::from_secs(3));
-    assert!(deliveries.try_recv().is_err(), "the time of the last message survives a restart");
+    notices.notify(&notice(1001, "bob", "process:3@7"), [("owner", &channel)]);
+    let first = until("the mail of another", || deliveries.try_recv().ok());
+    assert_eq!(first.notice.uid, Some(1001), "the time of the last message survives a restart");
     assert_eq!(server.messages("alice").len(), 1);
+}
+
+#[test]
+fn latest_settings_of_a_channel_are_used() {
+    let (old, new, directory) = (Server::start(), Server::start(), tempfile::tempdir().unwrap());
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    let hour = Duration::from_hours(1);
+    notices.notify(&notice(1000, "alice", "process:1@7"), [("owner", &old.channel(hour))]);
+    notices.keep(&BTreeMap::from([("owner".to_owned(), new.channel(hour))]));
+    assert_eq!(results(&mut deliveries, 1), BTreeMap::from([("ok", 1)]));
+    assert_eq!([&old, &new].map(|server| server.messages("alice").len()), [0, 1]);
+    // A channel of another kind has a thread of its own.
+    let program = Channel::Exec(vec!["/bin/false".into()]);
+    notices.keep(&BTreeMap::from([("owner".to_owned(), program.clone())]));
+    notices.notify(&notice(1001, "bob", "process:1@7"), [("owner", &program)]);
+    assert_eq!(results(&mut deliveries, 1), BTreeMap::from([("failed", 1)]));
+    assert_eq!(new.messages("bob").len(), 0);
 }
 
 #[test]
