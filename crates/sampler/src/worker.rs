@@ -115,9 +115,8 @@ impl Worker {
         let limits = CgroupLimits::read(&self.settings, &self.cgroups, &mut rest.gaps);
         for index in (0..count).filter(|index| !request.skip.contains(index)) {
             say(&mut self.socket, &WorkerMessage::Reading { index, count })?;
-            let lookback = self.settings.lookback.max(self.settings.interval * 2);
             let context = Context {
-                lookback,
+                lookback: self.settings.lookback.max(self.settings.interval * 2),
                 now: now().boot,
                 own_cgroup: &own_cgroup,
                 limits: limits.as_ref(),
