@@ -51,8 +51,8 @@ struct AllReads {
     subordinate: SubordinateUids,
     /// End of the period for which the limit of time applies.
     period: Option<Deadline>,
-    /// Whether a read of a process of a system user was slow in this period. A user can cause that with a setuid program,
-    /// so the processes of system users then count for their real uid.
+    /// Whether a read of a process of a system user hung in this period, or such reads took [`MOST_IN_A_WALK`]. A user can
+    /// cause that with a setuid program, so the processes of system users then count for their real uid.
     by_real_uid: bool,
 }
 
@@ -147,8 +147,10 @@ impl AllReads {
     fn spend(&mut self, uid: u32, took: Duration) -> u32 {
         self.renew();
         let user = self.user(uid);
-        self.by_real_uid |= uid < FIRST_USER;
-        self.users.entry(user).or_default().spent += took;
+        let reads = self.users.entry(user).or_default();
+        reads.spent += took;
+        // Single slow reads also occur without an attack, and reading the real uids of all processes costs time.
+        self.by_real_uid |= uid < FIRST_USER && reads.spent >= MOST_IN_A_WALK;
         user
     }
 }
@@ -416,7 +418,7 @@ impl Proc {
         };
         let read = move |pid: &u32| read(&proc, *pid);
         let mut pids = pids;
-        if !lock(&HANGING).users.is_empty() {
+        if lock(&HANGING).users.keys().any(|user| *user != 0) {
             // Users whose processes are slow come last.
             pids.sort_by_cached_key(|pid| self.uid_of(*pid).is_ok_and(|uid| lock(&HANGING).is_slow(uid)));
         }
@@ -483,6 +485,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc::channel;
+
     use super::*;
 
     #[test]
@@ -491,10 +497,6 @@ mod tests {
         let uids = parse_subordinate_uids(b"eve:165536:65536\nbob:231072:65536\n\xff:1:2\n", users);
         assert_eq!([165_536, 4002, 231_072, 1000].map(|uid| uids.user(uid)), [4002, 4002, 1000, 1000]);
     }
-    use crate::Proc;
-    use std::io::Read as _;
-    use std::process::{Command, Stdio};
-    use std::sync::mpsc::channel;
 
     #[test]
     fn hanging_read_delays_no_other_process_and_is_not_repeated() {
@@ -586,7 +588,9 @@ mod tests {
         let mut all = all_reads("");
         all.spend(4002, SHORT);
         assert!(!all.by_real_uid);
-        all.spend(0, SHORT);
+        all.spend(0, MOST_IN_A_WALK / 2);
+        assert!(!all.by_real_uid, "single slow reads");
+        all.spend(0, MOST_IN_A_WALK / 2);
         assert!(all.by_real_uid);
         all.period = Some(Deadline::after(Duration::ZERO));
         all.renew();
