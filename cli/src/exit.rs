@@ -25,6 +25,11 @@ impl Failure {
         Self { code: 64, message: message.into() }
     }
 
+    /// Creates a failure without a code of its own.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+
     /// Creates a failure for a time limit that was reached (`timeout(1)`).
     pub(crate) fn late(message: impl Into<String>) -> Self {
         Self { code: 124, message: message.into() }

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::lease::examples;
 use crate::lease::flags::Lease;
+use crate::owner::{hold, why};
 use crate::{completions, doctor, free, gpuget, idle_timeout, info, mps, run, slurm};
 
 const EXAMPLES: &str = "\
@@ -42,6 +43,10 @@ pub(crate) enum Command {
     Info(info::flags::Info),
     /// Show which GPUs of this machine are free, best first
     Free(Box<free::Free>),
+    /// Ask the enforcer to keep one's own process for a time
+    Hold(Box<hold::Hold>),
+    /// Show why one's own process ended, or what a rule will do to it
+    Why(Box<why::Why>),
     /// Check this machine for problems and print how to fix them
     ///
     /// The checks change nothing. Components that are not installed, or that this user cannot access, are

@@ -13,6 +13,7 @@ mod info;
 mod lease;
 mod mps;
 mod output;
+mod owner;
 mod process_tree;
 mod python;
 mod run;
@@ -64,6 +65,8 @@ pub fn main() -> ExitCode {
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Info(flags) => info::info(&flags),
         Command::Free(flags) => free::free(&flags),
+        Command::Hold(flags) => owner::hold::hold(&flags),
+        Command::Why(flags) => owner::why::why(&flags),
         Command::Mps(command) => mps::mps(&command),
         Command::Lease(command) => lease::commands::lease(&command),
         Command::Run(flags) => run::run(&flags),

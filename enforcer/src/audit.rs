@@ -1,6 +1,7 @@
 //! Audit log in JSON Lines: one object for each decision, change and action. A destructive action is written
 //! to disk before it starts, and again with its result.
 
+pub mod entries;
 mod journal;
 mod status;
 mod waiting;

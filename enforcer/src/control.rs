@@ -1,5 +1,7 @@
-//! Requests and responses of the control socket, shared by the daemon and the commands.
+//! Requests and responses of the control socket, shared by the daemon and the commands,
+//! and those of the users' socket.
 
+use bailiff_engine::engine::HeldTargets;
 use bailiff_lifecycle::control::Peer;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,32 @@ pub enum Question {
     Resume,
     /// Reload the rules file. The response contains `result`, and `sha256` or `faults`.
     Reload,
+}
+
+/// A request of any user, about the user's own targets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "command")]
+pub enum UserQuestion {
+    /// Hold the user's targets. The response contains `holds`: for each target and rule, what was granted.
+    Hold {
+        /// Requested length, which each rule limits.
+        for_seconds: u64,
+        /// Reason, shown to administrators.
+        #[serde(default)]
+        reason: String,
+        /// The targets.
+        which: HeldTargets,
+    },
+    /// Request what rules will do to the user's targets. The response contains `coming`.
+    Coming,
+    /// Request what happened to the user's targets, and what will. The response contains `entries` of the audit log
+    /// and `coming`.
+    Why {
+        /// Only targets with this process.
+        pid: Option<u32>,
+        /// Only targets of this Slurm job.
+        job: Option<String>,
+    },
 }
 
 impl Question {

@@ -32,6 +32,9 @@ ACTION_IN_FLIGHT Gauge One "bailiff_action_in_flight" [""]
 HOLD_ACTIVE Gauge One "bailiff_hold_active" ["hold"]
     "1 while the hold withholds all destructive steps on the node, else 0."
     "Flags and notifications continue.";
+OWNER_HOLDS Gauge One "bailiff_owner_holds" ["rule"]
+    "Targets whose owners hold them, so that the rule's destructive steps wait."
+    "Absent for rules without hold.";
 BREAKER_OPEN Gauge One "bailiff_breaker_open" ["breaker"]
     "1 while the breaker withholds destructive steps, else 0."
     "mass: nearly all workloads matched at once; failures: three consecutive actions against one user failed (the breaker applies to that user, or to the node if two or more users are affected); unknown: too many targets are unknown; driver_hang: the driver stopped responding after an action. failures and unknown close after limits.breaker_reset; mass and driver_hang are closed by bailiff-enforcer resume.";

@@ -61,6 +61,13 @@ pub struct Web {
     pub lifecycle: bool,
 }
 
+impl Settings {
+    /// Returns the path of the users' socket, which is beside the control socket.
+    pub fn users(&self) -> PathBuf {
+        self.control.with_file_name("user.sock")
+    }
+}
+
 impl TryFrom<flags::Run> for Settings {
     type Error = String;
 

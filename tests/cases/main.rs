@@ -40,6 +40,7 @@ mod nvml_clients;
 mod on_hold;
 mod outages;
 mod own_cgroup;
+mod owner;
 mod packages;
 mod pick;
 mod privileged_process;

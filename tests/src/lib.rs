@@ -41,4 +41,5 @@ pub mod tenant;
 pub mod terminal;
 pub mod ticks;
 pub mod tls;
+pub mod user;
 pub mod wait;

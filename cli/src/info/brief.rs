@@ -1,29 +1,47 @@
 //! `info --mine --brief`: the GPU memory that this user holds, in one line, or nothing. For login scripts, so it is read
-//! only from the exporter, within a short time, and no failure is reported.
+//! only from the exporter and the enforcer, within a short time, and no failure is reported.
 
 use std::time::Duration;
 
 use bailiff_snapshot::wire::{Gpu, Snapshot};
+use jiff::Zoned;
 use rustix::process::geteuid;
 
 use super::collect::{age, is_stale};
 use super::figures::{Units, span};
-use super::flags::SourceFlags;
+use super::flags::Info;
+use crate::owner::next_end;
 use crate::stream::Stream;
 
 /// Timeout of the exporter.
 const TIMEOUT: Duration = Duration::from_millis(500);
+/// Timeout of the enforcer.
+const ENFORCER_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum number of GPUs that are named.
 const MOST_GPUS: usize = 4;
 
 /// Returns the line for a user, by default the current one; `None` if the user holds nothing, or that is unknown.
-pub(super) fn line(flags: &SourceFlags, user: Option<&str>, node: &str) -> Option<String> {
+pub(super) fn line(flags: &Info, node: &str) -> Option<String> {
     let own = geteuid().as_raw().to_string();
-    let user = user.unwrap_or(&own);
-    let mut stream = Stream::open(&flags.exporter.stream, TIMEOUT).ok()?;
+    let user = flags.user.as_deref().unwrap_or(&own);
+    let mut stream = Stream::open(&flags.source.exporter.stream, TIMEOUT).ok()?;
     let snapshot = stream.next(TIMEOUT).ok()?;
     let interval = Duration::from_millis(snapshot.interval_ms);
-    (!is_stale(age(&snapshot), interval)).then(|| of_user(&snapshot, user, node)).flatten()
+    let line = (!is_stale(age(&snapshot), interval)).then(|| of_user(&snapshot, user, node)).flatten()?;
+    // The enforcer tells root about all users.
+    let theirs = flags.user.as_deref().or((own == "0").then_some("root"));
+    let end = next_end(&flags.enforcer, theirs, ENFORCER_TIMEOUT).map(at).unwrap_or_default();
+    Some(line + &end)
+}
+
+/// Returns a sentence about a termination after this time.
+fn at(left: Duration) -> String {
+    let Ok(at) = Zoned::now().checked_add(left) else { return String::new() };
+    let format = if left < Duration::from_hours(12) { "%H:%M" } else { "%a %H:%M" };
+    format!(
+        " To be terminated at {} or later, unless it is used again; see bailiff why.",
+        at.strftime(format)
+    )
 }
 
 /// `user` is a name or a uid.

@@ -1,11 +1,13 @@
 //! The flags of `bailiff info`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser};
 
 use super::figures::Units;
 use crate::args::{Exporter, Machine, Pool};
+use crate::owner::SOCKET;
 
 /// The maximum length of a tag.
 const MAX_TAG_LENGTH: usize = 64;
@@ -52,9 +54,12 @@ pub(crate) struct Info {
     pub(crate) user: Option<String>,
     /// Print one line with the GPU memory that you hold, or nothing, for login scripts.
     ///
-    /// The data comes only from the exporter, and no failure is reported.
+    /// The data comes only from the exporter and the enforcer, and no failure is reported.
     #[arg(long, conflicts_with_all = ["tag", "since", "gpu", "full", "who", "energy", "top", "json", "watch", "alone"])]
     pub(crate) brief: bool,
+    /// The enforcer's socket for users, with --brief.
+    #[arg(long, value_name = "PATH", requires = "brief", default_value = SOCKET)]
+    pub(crate) enforcer: PathBuf,
     /// Print one JSON object per report.
     #[arg(long)]
     pub(crate) json: bool,

@@ -73,7 +73,7 @@ pub(crate) fn main() -> ExitCode {
 pub(crate) fn info(flags: &Info) -> Result<ExitCode, Failure> {
     if flags.brief {
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        if let Some(line) = brief::line(&flags.source, flags.user.as_deref(), &node) {
+        if let Some(line) = brief::line(flags, &node) {
             print_stdout(&format!("{line}\n"))?;
         }
         return Ok(ExitCode::SUCCESS);

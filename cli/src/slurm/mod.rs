@@ -9,7 +9,7 @@ mod hook;
 mod inspection;
 mod job;
 mod leftovers;
-mod programs;
+pub(crate) mod programs;
 mod state;
 
 use std::process::ExitCode;

@@ -20,7 +20,7 @@ const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 ///
 /// # Errors
 /// If the program is not found, can be changed by a user other than root, fails, or does not exit before the deadline.
-pub(super) fn output(program: &str, arguments: &[&str], deadline: Duration) -> Result<String, String> {
+pub(crate) fn output(program: &str, arguments: &[&str], deadline: Duration) -> Result<String, String> {
     let path = find(program)?;
     let mut command = Command::new(&path);
     command.args(arguments).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");

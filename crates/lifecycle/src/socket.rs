@@ -17,8 +17,14 @@ use crate::exit::plain;
 
 /// Pause after a failure to accept a client, such as a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// Permissions of the socket: owner and group can connect.
-const MODE: u32 = 0o660;
+/// Who can connect to a socket, as its permissions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clients {
+    /// Its owner and group.
+    Group = 0o660,
+    /// All users.
+    All = 0o666,
+}
 
 /// A listening socket with its file.
 #[derive(Debug)]
@@ -101,13 +107,21 @@ impl Write for Timed {
 }
 
 impl Socket {
-    /// Opens a listening socket, and replaces a stale socket. `what` is its name in errors, such as
-    /// `stream`.
+    /// Opens a listening socket for its owner and group, and replaces a stale socket. `what` is its name in errors, such
+    /// as `stream`.
     ///
     /// # Errors
     /// If a process is listening on the socket, the file is not a socket, or the directory cannot
     /// be used.
     pub fn open(path: &Path, what: &str) -> Result<Self> {
+        Self::open_for(Clients::Group, path, what)
+    }
+
+    /// Like [`Self::open`], for these clients.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_for(clients: Clients, path: &Path, what: &str) -> Result<Self> {
         let bound = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 clear(path, what)?;
@@ -115,7 +129,7 @@ impl Socket {
             }
             bound => bound,
         };
-        bound.and_then(|listener| Self::prepare(listener, path)).map_err(|error| {
+        bound.and_then(|listener| Self::prepare(listener, path, clients)).map_err(|error| {
             let (name, why) = (path.display(), plain(&error));
             anyhow!("cannot open the {what} socket {name}: {why}; its directory must exist and be writable")
         })
@@ -147,9 +161,9 @@ impl Socket {
         symlink_metadata(&self.file.path).map(|metadata| metadata.gid())
     }
 
-    fn prepare(listener: UnixListener, path: &Path) -> io::Result<Self> {
+    fn prepare(listener: UnixListener, path: &Path, clients: Clients) -> io::Result<Self> {
         let file = File { path: path.to_owned(), inode: inode(path)? };
-        set_permissions(path, Permissions::from_mode(MODE))?;
+        set_permissions(path, Permissions::from_mode(clients as u32))?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, file })
     }

@@ -92,6 +92,8 @@ pub enum Hold {
     DriverHangBreaker = "driver_hang_breaker",
     /// No channel has delivered a notification of this match yet, and the step has `requires_notice`.
     Undelivered = "undelivered",
+    /// The owner asked to keep the target (`bailiff hold`), and the rule permits it (`hold`).
+    Owner = "owner",
     /// Slurm did not respond to a `cancel_job`; it is queried again after 10 s, and then after twice the previous time, up
     /// to 5 minutes.
     NoAnswer = "no_answer",
@@ -112,6 +114,7 @@ impl Hold {
                 | Self::Cooldown
                 | Self::UserFailureBreaker
                 | Self::Undelivered
+                | Self::Owner
                 | Self::NoAnswer
                 | Self::Failed
         )
@@ -144,6 +147,7 @@ impl Hold {
             Self::UnknownBreaker => "most targets are unknown",
             Self::DriverHangBreaker => "the driver stopped responding after an action",
             Self::Undelivered => "no channel has delivered a notification yet",
+            Self::Owner => "held by its owner (bailiff hold)",
             Self::NoAnswer => "Slurm did not respond; it is queried again within 5 minutes",
             Self::Failed => "an earlier action against this target failed",
         }

@@ -221,7 +221,7 @@ fn begun_without_result(path: &Path, kept: &[Vec<u8>]) -> Vec<Begun> {
     }
     let mut open: BTreeMap<u64, Begun> = BTreeMap::new();
     let files = [aside(path, 1), path.to_owned()];
-    for line in files.iter().flat_map(|path| last_lines(path)).chain(kept.to_vec()) {
+    for line in files.iter().flat_map(|path| last_lines(path, LOOK_BACK)).chain(kept.to_vec()) {
         let Ok(head) = serde_json::from_slice::<Head>(&line) else { continue };
         if head.result == STOPPING {
             let begun = open.get_mut(&head.id).into_iter();
@@ -238,14 +238,20 @@ fn begun_without_result(path: &Path, kept: &[Vec<u8>]) -> Vec<Begun> {
     open.into_values().collect()
 }
 
-fn last_lines(path: &Path) -> Vec<Vec<u8>> {
+/// Returns the path of the file that was rotated last.
+pub(super) fn rotated(path: &Path) -> PathBuf {
+    aside(path, 1)
+}
+
+/// Returns the lines in this number of bytes at the end of a file. The first one may be incomplete.
+pub(super) fn last_lines(path: &Path, look_back: u64) -> Vec<Vec<u8>> {
     if !fs::symlink_metadata(path).is_ok_and(|about| about.is_file()) {
         return Vec::new();
     }
     let Ok(mut file) = File::open(path) else { return Vec::new() };
     let size = file.metadata().map_or(0, |about| about.len());
-    if file.seek(SeekFrom::Start(size.saturating_sub(LOOK_BACK))).is_err() {
+    if file.seek(SeekFrom::Start(size.saturating_sub(look_back))).is_err() {
         return Vec::new();
     }
-    BufReader::new(file.take(LOOK_BACK)).split(b'\n').map_while(Result::ok).collect()
+    BufReader::new(file.take(look_back)).split(b'\n').map_while(Result::ok).collect()
 }

@@ -11,6 +11,7 @@ use bailiff_exposition::terminal::Column::{self, Last, Never, To};
 use bailiff_exposition::terminal::{Cell, Colors, Table, cut, line, wrapped};
 use rustix::termios::tcgetwinsize;
 
+use super::explain::owner_hold;
 use super::query;
 use crate::control::Question;
 use crate::flags;
@@ -175,6 +176,10 @@ fn withheld(status: &Status, now: Now, colors: Colors, text: &mut String) {
     for held in &status.holds {
         let held = format!("{}{}{}", held.hold.meaning(), held.left(now.wall), held.more());
         row("held", &held, bad, text);
+    }
+    for hold in status.owner_holds.iter().take(MOST_ROWS) {
+        let (rule, target) = (line(&hold.rule), line(&hold.target.0));
+        row("held", &format!("{rule}: {target} is {}", owner_hold(hold)), str::to_owned, text);
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));

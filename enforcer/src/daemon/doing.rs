@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_lifecycle::control;
 use serde_json::json;
 
 use super::Daemon;
@@ -12,7 +13,7 @@ use crate::audit::Record;
 use crate::clock::now;
 use crate::process_table::Processes;
 use crate::status;
-use bailiff_engine::engine::{Exemptions, Holds};
+use bailiff_engine::engine::{Exemptions, HoldRequest, Holds};
 use bailiff_engine::guard::Protect;
 use bailiff_engine::policy::{Action, Mode, Policy};
 use bailiff_engine::process::Program;
@@ -190,6 +191,27 @@ impl Daemon {
         Answer::Saved(value, self.save())
     }
 
+    /// Grants or refuses holds that an owner requests.
+    pub(super) fn hold_for_owner(&mut self, request: &HoldRequest) -> Answer {
+        let request = HoldRequest { reason: shortened(&request.reason), ..request.clone() };
+        let holds = match self.engine.hold_for_owner(now(), &request) {
+            Ok(holds) => holds,
+            Err(why) => return Answer::Value(control::refusal(why)),
+        };
+        let granted: Vec<_> = holds.iter().filter(|hold| hold.left.is_some()).collect();
+        for hold in &granted {
+            let length = humantime::format_duration(Duration::from_secs_f64(hold.left.unwrap_or_default()));
+            let detail = format!("{} for {length} by uid {}: {}", hold.target, hold.uid, hold.reason);
+            self.audit.later(&Record {
+                rule: &hold.rule,
+                ..change(&self.engine.policy().sha256, ("hold", "granted"), &detail)
+            });
+        }
+        let is_granted = !granted.is_empty();
+        let value = json!({"ok": true, "holds": holds});
+        if is_granted { Answer::Saved(value, self.save()) } else { Answer::Value(value) }
+    }
+
     pub(super) fn resume(&mut self, uid: u32) -> Answer {
         self.engine.resume();
         self.record_change(("resume", "done"), &format!("by uid {uid}"));
@@ -200,6 +222,12 @@ impl Daemon {
     pub(super) fn record_change(&self, what: (&str, &str), detail: &str) {
         self.audit.later(&change(&self.engine.policy().sha256, what, detail));
     }
+}
+
+/// Returns the reason of a user, which may be long.
+fn shortened(reason: &str) -> String {
+    const LONGEST: usize = 200;
+    reason.chars().take(LONGEST).collect()
 }
 
 /// Returns the audit log line of a change that has no verdict.

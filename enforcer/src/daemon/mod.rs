@@ -20,17 +20,18 @@ use bailiff_http::server::{self, Limits, Site};
 use bailiff_http::web::Web;
 use bailiff_lifecycle::control;
 use bailiff_lifecycle::exit::Stop;
+use bailiff_lifecycle::heap;
 use bailiff_lifecycle::signals::Hangups;
+use bailiff_lifecycle::socket::{Clients, Socket};
 use bailiff_lifecycle::systemd;
-use bailiff_lifecycle::{heap, socket::Socket};
 use bailiff_snapshot::ProcessKey;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use self::events::{Event, Sources};
-use self::requests::ControlHandler;
+use self::requests::{ControlHandler, Origin};
 use crate::actions::notices::{Delivery, NoticeSettings, Notices};
 use crate::actions::{self, Executor};
 use crate::agent::{Agent, AgentEvent, Orders};
@@ -108,6 +109,8 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let hosts = settings.web.hosts.clone();
     let listeners = listen::open(&settings.web.listen).context("cannot serve")?;
     let control = Socket::open(&settings.control, "control").context("cannot open the control socket")?;
+    let users = Socket::open_for(Clients::All, &settings.users(), "users'")
+        .context("cannot open the users' socket")?;
     let group = control.group().context("cannot read the group of the control socket")?;
     let (rereads, asked_to_read) = unbounded_channel();
     let (daemon, threads) = Daemon::open(settings, (policy, policy_status), rereads)?;
@@ -116,12 +119,16 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let (arrivals_to, arrivals) = channel(ARRIVALS);
     let (reads_to, reads) = channel(1);
     let acks = daemon.state_writer.acks();
-    let handler = ControlHandler { asked: asked_to, acks: acks.clone() };
+    let handler = |origin| {
+        let (asked, acks, audit) = (asked_to.clone(), acks.clone(), daemon.settings.audit.clone());
+        Arc::new(ControlHandler { origin, asked, acks, audit, next_search: Mutex::new(Instant::now()) })
+    };
     let mut tasks = JoinSet::new();
     tasks.spawn(stream::follow(daemon.settings.stream.clone(), arrivals_to));
     let file = (daemon.settings.rules.clone(), daemon.settings.permissions);
     tasks.spawn(policy_file::follow((file, stamp), asked_to_read, reads_to));
-    tasks.spawn(control::serve(control, Arc::new(handler), control::Limits::default()));
+    tasks.spawn(control::serve(control, handler(Origin::Control), control::Limits::default()));
+    tasks.spawn(control::serve(users, handler(Origin::User), control::Limits::default()));
     let routes = Arc::new(Routes {
         status: daemon.shown.subscribe(),
         reloads: daemon.settings.web.lifecycle.then_some(reloads_to.clone()),
@@ -228,7 +235,10 @@ impl Daemon {
             Event::Hangup => self.ask_to_read("SIGHUP", oneshot::channel().0),
             Event::Reload(Reload(answer)) => self.ask_to_read("requested over HTTP", answer),
             Event::ControlRequest(asked) => {
-                let answer = self.answer(&asked.peer, &asked.question, group);
+                let answer = match asked.origin {
+                    Origin::Control => self.answer(&asked.peer, &asked.question, group),
+                    Origin::User => self.answer_user(&asked.peer, asked.question),
+                };
                 drop(asked.answer.send(answer));
             }
             Event::ActionReport(report) => self.completed(&report),

@@ -22,8 +22,10 @@ impl Daemon {
         let Some(rule) = rule else { return };
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
         let coming = coming(rule, verdict, interval);
-        let text = format!("{}{}", found(verdict), next(coming.as_ref(), verdict.mode));
-        let part = part(verdict, coming.as_ref(), interval);
+        let hold = hold_command(rule, verdict);
+        let keep = hold.as_ref().map(|hold| format!(" To keep it longer, run {hold}.")).unwrap_or_default();
+        let text = format!("{}{}{keep}", found(verdict), next(coming.as_ref(), verdict.mode));
+        let part = part(verdict, (coming.as_ref(), hold), interval);
         self.send(verdict, ("notify", text, part), channels);
     }
 
@@ -40,8 +42,11 @@ impl Daemon {
         channels.dedup();
         let Some(words) = ended(report, verdict.subject.kind) else { return };
         let text = format!("{} {words} (rule {}).", named(&verdict.subject), verdict.rule);
-        let part =
-            Part { short: words.clone(), next: sentence(&words), ..part(verdict, None, Duration::ZERO) };
+        let part = Part {
+            short: words.clone(),
+            next: sentence(&words),
+            ..part(verdict, (None, None), Duration::ZERO)
+        };
         self.send(verdict, ("terminate", text, part), &channels);
     }
 
@@ -162,6 +167,17 @@ fn coming(rule: &Rule, verdict: &Verdict, interval: Duration) -> Option<(String,
     Some((what, Duration::from_secs((interval * left).as_secs().max(1))))
 }
 
+/// Returns the command with which the owner can hold the target; `None` if the rule does not permit it, or takes no action.
+fn hold_command(rule: &Rule, verdict: &Verdict) -> Option<String> {
+    let limits = rule.hold.filter(|_| verdict.mode == Mode::Enforce)?;
+    let what = match &verdict.subject.job {
+        Some(job) => format!("--job {}", job.job),
+        None => verdict.subject.members.iter().find(|member| member.holds)?.pid.to_string(),
+    };
+    let max = humantime::format_duration(limits.max).to_string().replace(' ', "");
+    Some(format!("bailiff hold {max} {what}"))
+}
+
 /// Returns a phrase about the rule's next action and its time.
 fn next(coming: Option<&(String, Duration)>, mode: Mode) -> String {
     match (coming, mode) {
@@ -176,7 +192,11 @@ fn next(coming: Option<&(String, Duration)>, mode: Mode) -> String {
 }
 
 /// Returns the parts of the text, for templates.
-fn part(verdict: &Verdict, coming: Option<&(String, Duration)>, interval: Duration) -> Part {
+fn part(
+    verdict: &Verdict,
+    (coming, hold): (Option<&(String, Duration)>, Option<String>),
+    interval: Duration,
+) -> Part {
     let wall = now().wall;
     let time = |at: Duration| humantime::format_rfc3339_seconds(UNIX_EPOCH + at).to_string();
     let observed = Duration::from_secs((interval * verdict.evidence.streak).as_secs());
@@ -194,8 +214,10 @@ fn part(verdict: &Verdict, coming: Option<&(String, Duration)>, interval: Durati
         }
         _ => "notice".to_owned(),
     };
-    let keep = (coming.is_some() && verdict.mode == Mode::Enforce)
-        .then(|| "Use it again, so that what was observed changes.".to_owned());
+    let keep = (coming.is_some() && verdict.mode == Mode::Enforce).then(|| match hold {
+        Some(hold) => format!("Use it again, so that what was observed changes, or run `{hold}`."),
+        None => "Use it again, so that what was observed changes.".to_owned(),
+    });
     let since = (!observed.is_zero()).then(|| {
         let seconds = humantime::format_duration(observed);
         format!("{} ({seconds})", time(wall.saturating_sub(observed)))

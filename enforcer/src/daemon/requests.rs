@@ -1,18 +1,35 @@
-//! Requests on the control socket. Each is passed to the daemon's loop and answered there.
+//! Requests on the control socket and the users' socket. Each is passed to the daemon's loop and answered there.
+
+use std::time::Duration;
 
 use bailiff_lifecycle::control::{self, Answers, Peer};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::spawn_blocking;
 
 use super::{Daemon, reload, state};
+use crate::audit::AuditSettings;
+use crate::audit::entries::{PAUSE, Wanted, entries};
 use crate::clock::now;
-use crate::control::Question;
+use crate::control::{Question, UserQuestion};
 use crate::web::Outcome;
-use bailiff_engine::engine::{Explained, LastAction};
+use bailiff_engine::engine::{Explained, HoldRequest, LastAction, Pending};
+use bailiff_engine::policy::Mode;
 
-/// A request from the control socket, with the peer and the channel for the response.
+/// The socket of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The control socket.
+    Control,
+    /// The users' socket.
+    User,
+}
+
+/// A request from one of the sockets, with the peer and the channel for the response.
 pub(super) struct ControlRequest {
+    pub(super) origin: Origin,
     pub(super) peer: Peer,
     pub(super) question: Value,
     pub(super) answer: oneshot::Sender<Answer>,
@@ -23,20 +40,42 @@ pub(super) enum Answer {
     Value(Value),
     /// Response to a change, sent once this version of the state is on disk.
     Saved(Value, u64),
+    /// Response to which the wanted entries of the audit log are added.
+    Own(Value, Wanted),
     /// Outcome of a reload, sent once the file was read.
     Reload(oneshot::Receiver<Outcome>),
 }
 
-/// Handler of the control socket, which passes each request to the daemon's loop.
+/// Handler of one of the sockets, which passes each request to the daemon's loop.
 pub(super) struct ControlHandler {
+    pub(super) origin: Origin,
     pub(super) asked: Sender<ControlRequest>,
     pub(super) acks: state::Acks,
+    pub(super) audit: AuditSettings,
+    /// Earliest time of the next search of the audit log.
+    pub(super) next_search: Mutex<tokio::time::Instant>,
+}
+
+/// A step that a rule will take against a target if its condition stays true.
+#[derive(Serialize)]
+struct ComingStep {
+    rule: String,
+    mode: Mode,
+    target: String,
+    user: Option<String>,
+    step: String,
+    /// Seconds until then, at the earliest.
+    due_in: Option<f64>,
+    /// Why the step is withheld.
+    withheld: Option<String>,
+    /// Remaining seconds of a hold of the owner.
+    held: Option<f64>,
 }
 
 impl Answers for ControlHandler {
     async fn answer(&self, peer: &Peer, question: Value) -> Value {
         let (answer, answered) = oneshot::channel();
-        let asked = ControlRequest { peer: peer.clone(), question, answer };
+        let asked = ControlRequest { origin: self.origin, peer: peer.clone(), question, answer };
         if self.asked.send(asked).await.is_err() {
             return control::refusal("the daemon is shutting down");
         }
@@ -49,11 +88,26 @@ impl Answers for ControlHandler {
                 }
                 value
             }
+            Ok(Answer::Own(value, wanted)) => self.with_entries(value, wanted).await,
             Ok(Answer::Reload(outcome)) => {
                 outcome.await.map_or_else(|_| ends(), |answer| reload::answer(&answer))
             }
             Err(_) => ends(),
         }
+    }
+}
+
+impl ControlHandler {
+    /// Adds entries of the audit log to a response. Only one search runs at a time, and not more often than once in
+    /// [`PAUSE`].
+    async fn with_entries(&self, mut value: Value, wanted: Wanted) -> Value {
+        let mut next = self.next_search.lock().await;
+        tokio::time::sleep_until(*next).await;
+        let settings = self.audit.clone();
+        let found = spawn_blocking(move || entries(&settings, &wanted)).await;
+        *next = tokio::time::Instant::now() + PAUSE;
+        value["entries"] = json!(found.unwrap_or_default());
+        value
     }
 }
 
@@ -79,7 +133,46 @@ impl Daemon {
         self.engine.policy().rules.iter().any(|rule| *rule.name == *name)
     }
 
-    /// Answers a request; `group` is the group of the socket file.
+    /// Answers a request of a user.
+    pub(super) fn answer_user(&mut self, peer: &Peer, question: Value) -> Answer {
+        match serde_json::from_value::<UserQuestion>(question) {
+            Ok(UserQuestion::Hold { for_seconds, reason, which }) => {
+                let length = Duration::from_secs(for_seconds);
+                self.hold_for_owner(&HoldRequest { uid: peer.uid, length, reason, which })
+            }
+            Ok(UserQuestion::Coming) => {
+                Answer::Value(json!({"ok": true, "coming": self.coming(peer.uid, None)}))
+            }
+            Ok(UserQuestion::Why { pid, job }) => {
+                let coming = self.coming(peer.uid, pid);
+                Answer::Own(json!({"ok": true, "coming": coming}), Wanted { uid: peer.uid, pid, job })
+            }
+            Err(error) => Answer::Value(control::refusal(&format!("invalid request: {error}"))),
+        }
+    }
+
+    /// Returns the next step of each rule against a user's targets; root gets those of all users.
+    fn coming(&self, uid: u32, pid: Option<u32>) -> Vec<ComingStep> {
+        let owner = (uid != 0).then_some(uid);
+        let question = bailiff_engine::engine::Question { pid, rule: None, owner };
+        let explained = self.engine.explain(now(), &question).unwrap_or_default().into_iter();
+        let matching = explained.filter(|one| one.pending.streak > 0);
+        let steps = matching.filter_map(|one| {
+            let Pending { rule, mode, target, user, next, due_in, ends, hold, .. } = one.pending;
+            let hold = hold.or(one.holds.first().copied());
+            let (target, withheld) = (target.to_string(), hold.map(|hold| hold.meaning().to_owned()));
+            let held = one.owner_hold.and_then(|hold| hold.left);
+            // The end of the process concerns its owner more than a notice before it.
+            let (step, due_in) = match ends {
+                Some((step, due_in)) => (step, Some(due_in)),
+                None => (next?, due_in),
+            };
+            Some(ComingStep { rule, mode, target, user, step, due_in, withheld, held })
+        });
+        steps.collect()
+    }
+
+    /// Answers a request of the control socket; `group` is the group of the socket file.
     pub(super) fn answer(&mut self, peer: &Peer, question: &Value, group: u32) -> Answer {
         let refused = |why: &str| Answer::Value(control::refusal(why));
         let question = match serde_json::from_value::<Question>(question.clone()) {
@@ -97,7 +190,7 @@ impl Daemon {
                 refused(&format!("there is no rule {rule:?}; `status` lists the rules in force"))
             }
             Question::Explain { pid, rule } => {
-                match self.explain(&bailiff_engine::engine::Question { pid, rule }) {
+                match self.explain(&bailiff_engine::engine::Question { pid, rule, owner: None }) {
                     Some(answer) => Answer::Value(json!({"ok": true, "explanation": answer})),
                     None => refused("these rules have not evaluated a snapshot yet"),
                 }

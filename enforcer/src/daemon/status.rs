@@ -11,7 +11,7 @@ use crate::status::{
     Breaker, Budget, Cap, Flag, HoldStatus, Open, Pending, PolicyStatus, RuleStatus, Scope, Status, Stream,
 };
 use crate::web::Outcome;
-use bailiff_engine::engine::Engine;
+use bailiff_engine::engine::{Engine, OwnerHoldStatus};
 use bailiff_engine::policy::{Mode, Rule, Span, Step};
 use bailiff_engine::verdict::Hold;
 use bailiff_engine::view::{TargetId, View};
@@ -56,6 +56,7 @@ pub(super) type Flagged = BTreeMap<(Arc<str>, TargetId), f64>;
 /// Updates the parts of the status that the engine knows.
 pub(super) fn refresh(status: &mut Status, engine: &Engine, flagged: &Flagged) {
     status.holds = holds(engine);
+    status.owner_holds = engine.owner_holds(now()).collect();
     status.breakers = breakers(engine, &status.breakers);
     status.budgets = vec![Budget {
         scope: Scope::Node,
@@ -63,7 +64,7 @@ pub(super) fn refresh(status: &mut Status, engine: &Engine, flagged: &Flagged) {
         used: u32::try_from(engine.actions_of_the_hour()).unwrap_or(u32::MAX),
         limit: engine.policy().limits.per_node_hour,
     }];
-    status.rules = rules(engine, &status.stream);
+    status.rules = rules(engine, &status.stream, &status.owner_holds);
     status.flags = flags(engine, flagged);
     status.pending = pending(engine);
 }
@@ -100,7 +101,7 @@ pub(super) fn breakers(engine: &Engine, before: &[Open]) -> Vec<Open> {
     of_node.chain(of_users).map(open).collect()
 }
 
-fn rules(engine: &Engine, stream: &Stream) -> Vec<RuleStatus> {
+fn rules(engine: &Engine, stream: &Stream, holds: &[OwnerHoldStatus]) -> Vec<RuleStatus> {
     let interval = stream.interval();
     let counts = engine.counts();
     let shown = engine.policy().rules.iter().zip(counts).map(|(rule, counts)| {
@@ -113,6 +114,9 @@ fn rules(engine: &Engine, stream: &Stream) -> Vec<RuleStatus> {
             matches: known(counts.matches),
             pending: known(counts.pending),
             unknown: known(counts.unknown),
+            owner_holds: rule
+                .hold
+                .map(|_| holds.iter().filter(|hold| hold.rule == *rule.name).count() as u64),
             steps: steps(rule),
         }
     });

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent;
 use bailiff_engine::Kind;
-use bailiff_engine::engine::STALE_INTERVALS;
+use bailiff_engine::engine::{OwnerHoldStatus, STALE_INTERVALS};
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
 use tally::{Counters, Reloaded};
@@ -33,6 +33,8 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// Reasons why destructive steps are withheld on the whole node.
     pub holds: Vec<HoldStatus>,
+    /// Active holds of owners.
+    pub owner_holds: Vec<OwnerHoldStatus>,
     /// Open breakers.
     pub breakers: Vec<Open>,
     /// Actions in the last hour: on the node, and for each user and GPU with at least one action.
@@ -220,6 +222,9 @@ pub struct RuleStatus {
     pub pending: Option<u64>,
     /// Targets that could not be evaluated.
     pub unknown: Option<u64>,
+    /// Targets that their owners hold; `None` if the rule does not permit it.
+    #[serde(default)]
+    pub owner_holds: Option<u64>,
     /// Steps as text: `terminate after 25m`.
     pub steps: Vec<String>,
 }

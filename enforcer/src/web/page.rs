@@ -51,10 +51,11 @@ pub fn write(status: &Status, moment: &Moment, format: Format, out: &mut dyn Wri
 /// A metric with one value per rule.
 type Column = (&'static Family, fn(&RuleStatus) -> Option<u64>);
 
-const RULES: [Column; 3] = [
+const RULES: [Column; 4] = [
     (&metrics::RULE_MATCHES, |rule| rule.matches),
     (&metrics::RULE_PENDING, |rule| rule.pending),
     (&metrics::RULE_UNKNOWN, |rule| rule.unknown),
+    (&metrics::OWNER_HOLDS, |rule| rule.owner_holds),
 ];
 
 fn rules(rules: &[RuleStatus], page: &mut Writer<'_>) {

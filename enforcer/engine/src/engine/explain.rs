@@ -4,10 +4,11 @@ use bailiff_snapshot::{Streak, Truth};
 use serde::{Deserialize, Serialize};
 
 use super::evaluator::RuleEvaluator;
+use super::owner_holds::OwnerHoldStatus;
 use super::picking::Picking;
 use super::program::{Column, Gate};
 use super::report::{Coming, Pending};
-use super::subject::Leaves;
+use super::subject::{self, Leaves};
 use super::{Engine, Now, Tick, protection};
 use crate::Kind;
 use crate::policy::{Condition, Exception, Mode};
@@ -25,6 +26,8 @@ pub struct Question {
     pub pid: Option<u32>,
     /// Only this rule.
     pub rule: Option<String>,
+    /// Only targets of this user.
+    pub owner: Option<u32>,
 }
 
 /// Explanation of one rule for one target.
@@ -43,6 +46,9 @@ pub struct Explained {
     pub unknown: (u32, u32),
     /// Holds that would withhold a destructive step now.
     pub holds: Vec<Hold>,
+    /// Hold of the owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_hold: Option<OwnerHoldStatus>,
     /// For a rule with `pick`: the workload picked on each GPU, or why none was picked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pick: Option<String>,
@@ -80,6 +86,7 @@ pub struct GateReport {
 /// The target that is explained.
 #[derive(Clone, Copy)]
 struct About<'a> {
+    now: Now,
     place: usize,
     target: &'a Target,
     view: &'a View,
@@ -98,9 +105,13 @@ impl Engine {
         for evaluator in self.evaluators.iter().filter(asked) {
             let about = |kind| {
                 let all = view.targets.iter().enumerate();
-                let these =
-                    all.filter(move |(_, target)| target.kind == kind && question.is_about(target, view));
-                these.map(move |(place, target)| About { place, target, view })
+                let these = all.filter(move |(_, target)| {
+                    let is_theirs = question.owner.is_none_or(|uid| self.is_owner(uid, target, view));
+                    target.kind == kind
+                        && is_theirs
+                        && question.pid.is_none_or(|pid| subject::has_process(target, pid, view))
+                });
+                these.map(move |(place, target)| About { now, place, target, view })
             };
             let gates = evaluator.gates(&self.table, &tick);
             explanations.extend(
@@ -203,6 +214,7 @@ impl Engine {
             outcome,
             unknown: (streak.unknown, evaluator.rule.max_gap),
             holds: if evaluator.mode == Mode::Enforce { holds() } else { Vec::new() },
+            owner_hold: self.owner_hold(&evaluator.rule.name, &about.target.id, about.now),
             pick: None,
             last: None,
         }
@@ -250,18 +262,6 @@ impl Engine {
         };
         let why = if gone { Some(NO_PROCESS) } else { builtin }.map(str::to_owned).or(why);
         (why, leaves)
-    }
-}
-
-impl Question {
-    fn is_about(&self, target: &Target, view: &View) -> bool {
-        self.pid.is_none_or(|pid| {
-            let holds = view.processes(target).any(|process| process.pid == pid);
-            let belongs = view.relatives(target).any(|relative| relative.pid == pid);
-            let on_it = target.kind == Kind::Gpu
-                && view.gpus(target).any(|gpu| gpu.holders.iter().any(|holder| holder.pid == pid));
-            holds || belongs || on_it
-        })
     }
 }
 

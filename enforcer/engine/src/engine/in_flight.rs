@@ -12,7 +12,7 @@ use super::breakers::Breakers;
 use super::ledger::{Ledger, Stamp};
 use super::matches::{Candidate, Match};
 use super::progress::Progress;
-use super::{Engine, Tick, subject};
+use super::{Engine, Now, Tick, subject};
 use crate::Kind;
 use crate::policy::{Action, Mode};
 use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
@@ -396,6 +396,11 @@ impl Engine {
         if let Some(hold) = self.node_holds(view).iter().find(|hold| **hold != Hold::Stale) {
             return Err(hold.meaning());
         }
+        // A hold that began after this snapshot counts.
+        let now = Now { boot: view.boot(), wall: Duration::from_millis(view.snapshot.wall_ms) };
+        if self.owner_hold(&in_flight.name, &in_flight.subject.id, now).is_some() {
+            return Err(Hold::Owner.meaning());
+        }
         let number = self.populations[in_flight.owner.0 as usize].number(&in_flight.owner.1);
         let evaluator = self.evaluators.get(in_flight.rule).ok_or("the rule is no longer in force")?;
         match number.and_then(|number| evaluator.outcome(number, &in_flight.subject.id)) {
@@ -433,11 +438,14 @@ impl Engine {
         if cancels_job && self.actions.slurm.waits(tick.now.boot) {
             return Some(Hold::NoAnswer);
         }
+        let target = &tick.view.targets[candidate.subject];
+        if self.owner_hold(&evaluator.rule.name, &target.id, tick.now).is_some() {
+            return Some(Hold::Owner);
+        }
         // In dry-run mode a rule takes no action and uses no budget.
         if evaluator.mode == Mode::DryRun {
             return None;
         }
-        let target = &tick.view.targets[candidate.subject];
         if self.actions.failed.contains(&target.id) {
             return Some(Hold::Failed);
         }

@@ -8,6 +8,7 @@ mod explain;
 mod in_flight;
 mod ledger;
 mod matches;
+mod owner_holds;
 mod picking;
 mod population;
 mod program;
@@ -34,6 +35,7 @@ use evaluator::RuleEvaluator;
 pub use explain::{Explained, GateReport, LastAction, Question};
 use in_flight::ActionTracker;
 use ledger::Stamp;
+pub use owner_holds::{HeldTargets, HoldRequest, OwnerHoldStatus};
 use population::Population;
 use program::ConditionTable;
 pub use protection::Exemptions;
@@ -75,6 +77,7 @@ pub struct Engine {
     /// Holds reported from outside.
     outside: BTreeSet<Hold>,
     paused: Option<Pause>,
+    owner_holds: Vec<owner_holds::OwnerHold>,
     /// If set, only processes of this user may be acted upon, because a privilege is missing.
     only: Option<u32>,
     warm_up: u32,
@@ -137,6 +140,7 @@ impl Engine {
             actions: ActionTracker::default(),
             outside: BTreeSet::new(),
             paused: None,
+            owner_holds: Vec::new(),
             only: None,
             warm_up: WARM_UP,
             settling: 0,
@@ -330,6 +334,7 @@ impl Engine {
         self.evaluators.iter_mut().for_each(RuleEvaluator::forget);
         self.actions.clear_choice();
         self.actions.failed.clear();
+        self.owner_holds.clear();
         self.before = None;
     }
 

@@ -13,7 +13,7 @@ use super::population::Population;
 use super::progress::Progress;
 use super::subject;
 use crate::Kind;
-use crate::policy::{Mode, Severity};
+use crate::policy::{Mode, Severity, Step};
 use crate::verdict::{Hold, Subject};
 use crate::view::{Target, TargetId, View};
 
@@ -68,6 +68,9 @@ pub struct Pending {
     pub samples_left: u32,
     /// The same in seconds: the earliest possible time.
     pub due_in: Option<f64>,
+    /// Next step that may end its processes, and the earliest possible time until then, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<(String, f64)>,
     /// Hold that withholds a due step.
     pub hold: Option<Hold>,
 }
@@ -221,8 +224,15 @@ pub(super) struct Coming<'a> {
     streak: u32,
     needed: u32,
     progress: Progress,
+    /// True samples after which steps without `after` are due, and those so far.
+    steps: (u32, u32),
     /// True samples until the next step; `None` if there is none.
     left: Option<u32>,
+}
+
+/// Returns the true samples until a step, if steps without `after` are due after `from` samples, of which there are `done`.
+fn left(step: &Step, (from, done): (u32, u32), view: &View) -> u32 {
+    from.saturating_add(step.after.samples(view.interval())).saturating_sub(done)
 }
 
 impl<'a> Coming<'a> {
@@ -235,9 +245,9 @@ impl<'a> Coming<'a> {
         let step = evaluator.rule.then.get(usize::from(track.progress.step));
         // The picked workload has the steps, not the GPU.
         let step = step.filter(|_| evaluator.picking.is_none() || streak < needed);
-        let left = step.map(|step| needed.saturating_add(step.after.samples(view.interval())));
-        let left = left.map(|due| due.saturating_sub(streak));
-        Self { evaluator, id, streak, needed, progress: track.progress, left }
+        let steps = (needed, streak);
+        let left = step.map(|step| left(step, steps, view));
+        Self { evaluator, id, streak, needed, progress: track.progress, steps, left }
     }
 
     /// Creates the entry of a workload that was picked or may be picked.
@@ -248,12 +258,12 @@ impl<'a> Coming<'a> {
     ) -> Self {
         let idle_for = evaluator.picking.as_ref().map(|picking| picking.idle_for.samples(view.interval()));
         let progress = picked.map(|picked| picked.progress).unwrap_or_default();
-        let left = picked.and_then(|picked| {
-            let step = evaluator.rule.then.get(usize::from(progress.step))?;
-            // The sample of the pick counts as 0.
-            Some((step.after.samples(view.interval()) + 1).saturating_sub(picked.since))
-        });
-        Self { evaluator, id, streak: streak.count, needed: idle_for.unwrap_or_default(), progress, left }
+        // The sample of the pick counts as 0.
+        let steps = (1, picked.map_or(0, |picked| picked.since));
+        let step = picked.and_then(|_| evaluator.rule.then.get(usize::from(progress.step)));
+        let left = step.map(|step| left(step, steps, view));
+        let needed = idle_for.unwrap_or_default();
+        Self { evaluator, id, streak: streak.count, needed, progress, steps, left }
     }
 
     /// Removes the steps, for a target that the rule does not act on.
@@ -264,7 +274,10 @@ impl<'a> Coming<'a> {
     pub(super) fn describe(&self, target: Option<&Target>, view: &View) -> Pending {
         let rule = &self.evaluator.rule;
         let next = self.left.and_then(|_| rule.then.get(usize::from(self.progress.step)));
-        let left = self.left.unwrap_or_default();
+        let samples_left = self.left.unwrap_or_default();
+        let seconds = |samples: u32| (view.interval() * samples).as_secs_f64();
+        let further = rule.then.get(usize::from(self.progress.step)..).unwrap_or_default();
+        let end = further.iter().find(|step| step.action.ends_processes()).filter(|_| self.left.is_some());
         Pending {
             rule: rule.name.to_string(),
             mode: self.evaluator.mode,
@@ -276,8 +289,9 @@ impl<'a> Coming<'a> {
             streak: self.streak,
             needed: self.needed,
             next: next.map(|step| step.action.name().to_owned()),
-            samples_left: left,
-            due_in: next.map(|_| (view.interval() * left).as_secs_f64()),
+            samples_left,
+            due_in: next.map(|_| seconds(samples_left)),
+            ends: end.map(|end| (end.action.name().to_owned(), seconds(left(end, self.steps, view)))),
             hold: self.progress.shown_hold,
         }
     }

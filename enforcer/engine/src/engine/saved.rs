@@ -1,4 +1,5 @@
-//! State that survives a restart or a reload: streaks by condition, budgets, cooldowns, breakers, the pause. An
+//! State that survives a restart or a reload: streaks by condition, budgets, cooldowns, breakers, the pause, holds of
+//! owners. An
 //! action in flight does not survive: its step is due again from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use super::breakers::Breakers;
 use super::evaluator::{RuleEvaluator, Track};
 use super::in_flight::Turn;
 use super::ledger::{Ledger, Stamp};
+use super::owner_holds::OwnerHold;
 use super::picking::{Picked, Picking};
 use super::population::{Population, Slot};
 use super::progress::Progress;
@@ -40,6 +42,8 @@ pub struct Saved {
     #[serde(default)]
     failed: BTreeSet<TargetId>,
     paused: Option<Pause>,
+    #[serde(default)]
+    owner_holds: Vec<OwnerHold>,
     next_id: u64,
 }
 
@@ -152,6 +156,7 @@ impl Engine {
             breakers: self.actions.breakers.clone(),
             failed: self.actions.failed.clone(),
             paused: self.paused.clone(),
+            owner_holds: self.owner_holds.clone(),
             next_id,
         }
     }
@@ -167,6 +172,7 @@ impl Engine {
         self.actions.breakers = saved.breakers;
         self.actions.failed = saved.failed;
         self.paused = saved.paused;
+        self.owner_holds = saved.owner_holds;
         self.actions.next_id = saved.next_id;
         if let Some(boot_id) = saved.boot_id {
             let streaks = saved.streaks.unwrap_or_default();
@@ -189,6 +195,7 @@ impl Engine {
         std::mem::swap(&mut next.actions, &mut self.actions);
         next.outside = std::mem::take(&mut self.outside);
         next.paused = self.paused.take();
+        next.owner_holds = std::mem::take(&mut self.owner_holds);
         next.only = self.only;
         std::mem::swap(&mut next.table.ours, &mut self.table.ours);
         next.tick = self.tick;

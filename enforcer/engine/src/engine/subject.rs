@@ -28,6 +28,15 @@ pub(crate) fn owner(target: &Target, view: &View) -> Option<u32> {
     uids.all(|uid| uid == Some(first)).then_some(first)
 }
 
+/// Returns whether a process belongs to a target, or holds memory on a target that is a GPU.
+pub(crate) fn has_process(target: &Target, pid: u32, view: &View) -> bool {
+    let holds = view.processes(target).any(|process| process.pid == pid);
+    let belongs = view.relatives(target).any(|relative| relative.pid == pid);
+    let on_it = target.kind == Kind::Gpu
+        && view.gpus(target).any(|gpu| gpu.holders.iter().any(|holder| holder.pid == pid));
+    holds || belongs || on_it
+}
+
 /// Returns the uid that budgets and failures are counted for, as [`Subject::charged`].
 pub(crate) fn charged(target: &Target, view: &View) -> Option<u32> {
     owner(target, view).or_else(|| holders(target, view).chain(others(target, view)).next()?.uid)

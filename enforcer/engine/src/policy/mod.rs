@@ -123,6 +123,8 @@ pub struct Rule {
     pub clear_after: Span,
     /// Minimum time between destructive steps against the same target.
     pub cooldown: Duration,
+    /// How long owners may hold a target; without it, they may not.
+    pub hold: Option<OwnerLimits>,
     /// Which workload of a GPU the steps apply to; without it, a rule for GPUs can only flag and notify.
     pub pick: Option<Pick>,
     /// Steps, in order.
@@ -161,6 +163,15 @@ impl Rule {
         let idle = |leaf: &Leaf| matches!(leaf.attribute.name, "gpu_util" | "cpu_util" | "io_rate");
         leaves().any(idle) && !leaves().any(names_on_hold)
     }
+}
+
+/// Limits of holds that owners request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnerLimits {
+    /// Maximum length.
+    pub max: Duration,
+    /// Maximum number for a target within 24 hours.
+    pub per_day: u32,
 }
 
 /// Targets that a rule exempts, with reason and end.

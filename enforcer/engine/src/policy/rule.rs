@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::condition_parser::ConditionParser;
 use super::span::{positive, samples};
 use super::steps::{self, Around};
-use super::{Exception, Mode, Order, Pick, Rule, Span, digest, keys, lints, selectors};
+use super::{Exception, Mode, Order, OwnerLimits, Pick, Rule, Span, digest, keys, lints, selectors};
 use crate::Kind;
 use crate::yaml::quantity::end_of_day;
 use crate::yaml::{
-    self, Data, Entry, Faults, Fields, Node, count, list, name, nearest, nothing_given, quantity, text, time,
-    unknown, word,
+    self, Data, Entry, Faults, Fields, Node, count, list, name, nearest, nothing_given, quantity, some_time,
+    text, time, unknown, word,
 };
 
 /// Values for keys that a rule does not have.
@@ -62,6 +62,7 @@ pub(super) fn read<'a>(
     let when = fields.get("when").and_then(|when| conditions.read(when, of));
     let pick = fields.get("pick").map(|pick| self::pick(pick, of, conditions));
     let faults = &mut conditions.faults;
+    let hold = fields.get("hold").map(|node| hold(node, (of, pick.is_some()), faults));
     let span = fields.get("for").and_then(|span| positive(span, faults));
     let times = defaults.overridden(&fields, faults);
     let around = Around {
@@ -87,6 +88,7 @@ pub(super) fn read<'a>(
         startup_grace: times.startup_grace,
         clear_after: times.clear_after,
         cooldown: times.cooldown,
+        hold: hold.map_or(Some(None), |hold| hold.map(Some))?,
         pick,
         then: placed.iter().map(|placed| placed.step.clone()).collect(),
     };
@@ -225,6 +227,18 @@ fn pick<'a>(node: &'a Node, of: Option<Kind>, conditions: &mut ConditionParser<'
     let usual = vec![Order::LowestPriority, Order::SmallestSufficient, Order::LongestIdle];
     let order = fields.or(("order", usual), orders, &mut conditions.faults);
     Some(Pick { from: from?, idle_for: idle_for?, order: order? })
+}
+
+fn hold(node: &Node, (of, picks): (Option<Kind>, bool), faults: &mut Faults) -> Option<OwnerLimits> {
+    if matches!(of, Some(Kind::Lease | Kind::MpsServer)) || (of == Some(Kind::Gpu) && !picks) {
+        let help = "use it in rules for processes, workloads or Slurm jobs, or with `pick`";
+        faults.error(&node.at, "the targets of this rule have no owner who could hold them", help);
+    }
+    let fields = Fields::open(node, keys::table("hold"), faults)?;
+    let none = ("`max` must be above 0", "remove `hold` if owners may not hold targets");
+    let max = fields.get("max").and_then(|max| some_time(max, none, faults));
+    let per_day = fields.or(("per_day", 1), count, faults);
+    Some(OwnerLimits { max: max?, per_day: per_day? })
 }
 
 fn orders(node: &Node, faults: &mut Faults) -> Option<Vec<Order>> {

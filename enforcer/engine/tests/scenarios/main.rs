@@ -4,6 +4,7 @@
 
 mod jobs;
 mod node;
+mod owner_holds;
 
 use std::time::Duration;
 

@@ -1,0 +1,343 @@
+//! `bailiff why`: why a process ended, or what a rule will do to it. Each source that knows causes is read; what cannot be
+//! read is named, and without a finding the answer is "not known".
+
+#![expect(clippy::disallowed_methods, reason = "opens the kernel log and files of the user")]
+
+use std::fs::{File, OpenOptions, read_dir};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bailiff_exposition::terminal::cut;
+use bailiff_mps::log::Event;
+use bailiff_mps::place::{DEFAULT_LOGS, LOGS};
+use bailiff_proc::clock::now;
+use bailiff_snapshot::{LoggedXid, XidClass};
+use clap::Args;
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Coming, UserSocket};
+use crate::exit::{Failure, succeed};
+use crate::output::{escaped, joined};
+use crate::slurm::programs;
+
+/// The flags of `why`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Why {
+    /// The process. It may have ended.
+    #[arg(value_name = "PID", conflicts_with_all = ["job", "last"])]
+    pid: Option<u32>,
+    /// A Slurm job.
+    #[arg(long, value_name = "ID", conflicts_with = "last")]
+    job: Option<String>,
+    /// Only the last action against any of your processes (default: all that is known).
+    #[arg(long)]
+    last: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    socket: UserSocket,
+}
+
+const EXAMPLES: &str = "Examples:
+  bailiff why 4711                           why this process ended, or is about to
+  bailiff why --job 8231                     the same for a Slurm job
+  bailiff why --last                         the last action against any of your processes
+
+Sources: the rules of bailiff-enforcer and its audit log (only entries about your own processes),
+the kernel log (Xid errors, the OOM killer), your GPU memory quotas, the log of MPS, and Slurm.
+Sources that you may not read are named. A pid can be reused.
+
+Exit codes: 0: a cause was found, or a rule will act; 1: not known; 64: invalid flags.";
+
+/// Maximum number of records of the kernel log that are read.
+const MOST_RECORDS: usize = 65_536;
+/// More than the longest record.
+const LONGEST_RECORD: usize = 16 << 10;
+/// Number of bytes at the end of a log that are read.
+const LOOK_BACK: u64 = 1 << 20;
+/// Maximum number of quota files.
+const MOST_QUOTAS: usize = 256;
+/// Maximum number of findings in a source.
+const MOST: usize = 50;
+/// Time limit for a program of Slurm.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Finding {
+    /// Time, RFC 3339 in UTC; `None` if the source has none.
+    time: Option<String>,
+    source: &'static str,
+    text: String,
+}
+
+/// All that is known.
+#[derive(Debug, Default, Serialize)]
+struct Known {
+    /// Steps that rules will take.
+    coming: Vec<Coming>,
+    findings: Vec<Finding>,
+    /// Sources that could not be read, with the reason.
+    unread: Vec<(&'static str, String)>,
+}
+
+/// An entry of the audit log.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    time: String,
+    rule: String,
+    mode: Option<String>,
+    step: String,
+    result: String,
+    detail: String,
+    target: String,
+    found: Vec<String>,
+}
+
+/// The response of the enforcer.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    coming: Vec<Coming>,
+    entries: Vec<Entry>,
+}
+
+type Findings = Result<Vec<Finding>, String>;
+
+/// Prints what is known.
+pub(crate) fn why(flags: &Why) -> Result<ExitCode, Failure> {
+    let mut known = Known::default();
+    enforcer(flags, &mut known);
+    let others: [(&'static str, &dyn Fn(&Why) -> Findings); 4] =
+        [("kernel log", &kernel_log), ("quota", &quotas), ("mps", &mps), ("slurm", &slurm)];
+    for (source, read) in others {
+        match read(flags) {
+            Ok(found) => known.findings.extend(found.into_iter().take(MOST)),
+            Err(why) => known.unread.push((source, why)),
+        }
+    }
+    known.findings.sort();
+    let text = if flags.json { json!(known).to_string() + "\n" } else { text(&known) };
+    succeed(&text)?;
+    let is_known = !(known.coming.is_empty() && known.findings.is_empty());
+    Ok(if is_known { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text(known: &Known) -> String {
+    let coming = known.coming.iter().map(|step| format!("{}\n", coming(step)));
+    let findings = known.findings.iter().map(|Finding { time, source, text }| {
+        format!("{}  {source}: {text}\n", time.as_deref().unwrap_or("                    "))
+    });
+    let unread = known.unread.iter().map(|(source, why)| format!("not read: {source}: {}\n", escaped(why)));
+    let is_known = !(known.coming.is_empty() && known.findings.is_empty());
+    let nothing = (!is_known).then(|| "not known\n".to_owned());
+    joined(coming.chain(findings).chain(nothing).chain(unread), "")
+}
+
+fn coming(step: &Coming) -> String {
+    let span = |seconds: f64| Duration::try_from_secs_f64(seconds.ceil()).map(humantime::format_duration);
+    let (target, rule) = (escaped(&step.target), escaped(&step.rule));
+    let when = match step.due_in.map(span) {
+        Some(Ok(left)) => format!("in {left} at the earliest"),
+        _ => "at an unknown time".to_owned(),
+    };
+    let dry_run = if step.mode == "enforce" { "" } else { " (dry-run: it will not be carried out)" };
+    let held = step.held.and_then(|left| span(left).ok()).map(|left| format!("; held for {left} more"));
+    let withheld = step.withheld.as_ref().map(|why| format!("; withheld: {}", escaped(why)));
+    format!(
+        "coming: {}{dry_run} {when}, if the condition of rule {rule} stays true: {target}{}",
+        escaped(&step.step),
+        held.or(withheld).unwrap_or_default()
+    )
+}
+
+/// Adds what the enforcer knows.
+fn enforcer(flags: &Why, known: &mut Known) {
+    let question = json!({"command": "why", "pid": flags.pid, "job": flags.job});
+    let answer: Answer = match flags.socket.ask(&question) {
+        Ok(answer) => answer,
+        Err(failure) => return known.unread.push(("enforcer", failure.to_string())),
+    };
+    let entries = answer.entries.iter().map(|entry| Finding {
+        time: Some(entry.time.clone()),
+        source: "enforcer",
+        text: escaped(&entry_text(entry)),
+    });
+    if flags.last {
+        let is_action = |entry: &Entry| {
+            let is_notice = matches!(entry.step.as_str(), "notify" | "hold" | "reprieve");
+            !is_notice && !matches!(entry.result.as_str(), "begun" | "due" | "withheld" | "stopping")
+        };
+        let last = answer.entries.iter().rposition(is_action);
+        known.findings.extend(last.into_iter().flat_map(|last| entries.clone().nth(last)));
+        return;
+    }
+    known.findings.extend(entries);
+    known.coming = answer.coming;
+}
+
+fn entry_text(entry: &Entry) -> String {
+    let dry_run = if entry.mode.as_deref() == Some("dry-run") { " (dry-run)" } else { "" };
+    let detail = if entry.detail.is_empty() { String::new() } else { format!(": {}", entry.detail) };
+    let found = if entry.found.is_empty() { String::new() } else { format!("; {}", entry.found.join(", ")) };
+    format!(
+        "{} {}{dry_run} by rule {}, {}{detail}{found}",
+        entry.step, entry.result, entry.rule, entry.target
+    )
+}
+
+/// Returns what the kernel logged about a process. The log does not name the user of an Xid error's process.
+fn kernel_log(flags: &Why) -> Findings {
+    let Some(pid) = flags.pid else { return Ok(Vec::new()) };
+    let open =
+        OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open("/dev/kmsg");
+    let mut log = open.map_err(|error| bailiff_lifecycle::exit::plain(&error))?;
+    let mut found = Vec::new();
+    let mut buffer = vec![0; LONGEST_RECORD];
+    for _ in 0..MOST_RECORDS {
+        match log.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                found.extend(record(&String::from_utf8_lossy(&buffer[..count]), pid, geteuid().as_raw()))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            // Records were overwritten.
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(bailiff_lifecycle::exit::plain(&error)),
+        }
+    }
+    Ok(found)
+}
+
+/// Parses a record of `/dev/kmsg` that names a process (`oom_kill_process` in `mm/oom_kill.c`; [`LoggedXid`]).
+fn record(record: &str, pid: u32, uid: u32) -> Option<Finding> {
+    let (head, line) = record.split_once(';')?;
+    let micros = head.split(',').nth(2)?.parse().ok()?;
+    // Users can write records of other facilities.
+    let is_of_kernel = head.split(',').next()?.parse::<u64>().is_ok_and(|priority| priority >> 3 == 0);
+    let line = line.lines().next().filter(|_| is_of_kernel)?;
+    let text = if let Some(xid) = LoggedXid::parse(record).filter(|xid| xid.pid == pid) {
+        format!("Xid {} ({}) of a process with this pid", xid.xid, XidClass::of(xid.xid).name())
+    } else {
+        let killed = ["Out of memory: Killed process ", "Memory cgroup out of memory: Killed process "];
+        let rest = killed.iter().find_map(|start| line.strip_prefix(start))?;
+        rest.strip_prefix(&format!("{pid} ("))?;
+        // The name, which comes first, can contain any text.
+        let owner = rest.rsplit_once("UID:")?.1.split(' ').next()?.parse::<u32>().ok()?;
+        (owner == uid || uid == 0)
+            .then(|| "the kernel killed it, because RAM was short (OOM killer)".to_owned())?
+    };
+    let (boot, wall) = (now().boot, now().wall);
+    let at = wall.saturating_sub(boot.saturating_sub(Duration::from_micros(micros)));
+    let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + at).to_string();
+    Some(Finding { time: Some(time), source: "kernel log", text })
+}
+
+/// Returns the requests for GPU memory of a process that the user's shared quotas refused.
+fn quotas(flags: &Why) -> Findings {
+    let Some(pid) = flags.pid else { return Ok(Vec::new()) };
+    let directory = Path::new("/run/bailiff/quota").join(geteuid().as_raw().to_string());
+    let files = match read_dir(&directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files.map_err(|error| bailiff_lifecycle::exit::plain(&error))?,
+    };
+    let ledgers =
+        files.flatten().take(MOST_QUOTAS).filter_map(|file| bailiff_ledger::read(&file.path()).ok());
+    let processes = ledgers.flat_map(|ledger| ledger.processes);
+    let refused =
+        processes.filter(|process| process.pid == pid && process.denied > 0).map(|process| Finding {
+            time: None,
+            source: "quota",
+            text: format!(
+                "{} requests of {} for GPU memory were refused",
+                process.denied,
+                escaped(&process.name)
+            ),
+        });
+    Ok(refused.collect())
+}
+
+/// Returns the fatal errors that an MPS server logged. It does not log whose they are.
+fn mps(flags: &Why) -> Findings {
+    if flags.last || flags.job.is_some() {
+        return Ok(Vec::new());
+    }
+    let directory = std::env::var_os(LOGS).unwrap_or_else(|| DEFAULT_LOGS.into());
+    let text = match tail(&Path::new(&directory).join("server.log")) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.map_err(|error| bailiff_lifecycle::exit::plain(&error))?,
+    };
+    let faults = text.lines().rev().filter(|line| Event::of(line) == Event::ClientFault);
+    let finding = |line: &str| Finding { time: None, source: "mps", text: cut(&escaped(line), 200) };
+    Ok(faults.map(finding).take(MOST).collect())
+}
+
+fn tail(path: &Path) -> io::Result<String> {
+    let mut file =
+        OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    file.seek(SeekFrom::Start(about.len().saturating_sub(LOOK_BACK)))?;
+    let mut bytes = Vec::new();
+    File::take(file, LOOK_BACK).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Returns the state of a job. Slurm decides whether the user may see it.
+fn slurm(flags: &Why) -> Findings {
+    let Some(job) = &flags.job else { return Ok(Vec::new()) };
+    let shown = programs::output("scontrol", &["show", "job", "--oneliner", job], PATIENCE)?;
+    let jobs = shown.lines().filter_map(|line| {
+        let field =
+            |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+        let owner = field("UserId")?.rsplit_once('(')?.1.strip_suffix(')')?.parse::<u32>().ok()?;
+        let uid = geteuid().as_raw();
+        let text = format!(
+            "job {}: {}, reason {}, exit code {}",
+            field("JobId")?,
+            field("JobState")?,
+            field("Reason").unwrap_or("unknown"),
+            field("ExitCode").unwrap_or("unknown")
+        );
+        (owner == uid || uid == 0).then(|| Finding { time: None, source: "slurm", text: escaped(&text) })
+    });
+    Ok(jobs.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_the_kernel_that_name_a_process_are_found() {
+        let oom = "4,812,9000000,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB, \
+                   anon-rss:1kB, UID:1000 pgtables:48kB oom_score_adj:0";
+        let xid = "4,812,9000000,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, Ch 00000008";
+        let texts = |text: &str, pid, uid| record(text, pid, uid).map(|found| found.text);
+        assert!(texts(oom, 4711, 1000).is_some_and(|text| text.contains("OOM killer")));
+        assert!(texts(oom, 4711, 0).is_some(), "root");
+        assert_eq!(
+            texts(xid, 4711, 1000).as_deref(),
+            Some("Xid 31 (application) of a process with this pid")
+        );
+        for (text, pid, uid) in [
+            (oom, 4711, 1001),
+            (oom, 471, 1000),
+            (xid, 4712, 1000),
+            (&oom.replace("4,812", "12,812"), 4711, 1000),
+            (&oom.replace("UID:1000", ""), 4711, 1000),
+            (&oom.replace("python3", "x) UID:1000 ("), 4711, 1001),
+        ] {
+            assert_eq!(texts(text, pid, uid), None, "{text} {pid} {uid}");
+        }
+    }
+}
