@@ -111,12 +111,14 @@ struct Answer {
 
 type Findings = Result<Vec<Finding>, String>;
 
+/// Name of a source, and how it is read.
+type Source = (&'static str, fn(&Why) -> Findings);
+
 /// Prints what is known.
 pub(crate) fn why(flags: &Why) -> Result<ExitCode, Failure> {
     let mut known = Known::default();
     enforcer(flags, &mut known);
-    let others: [(&'static str, &dyn Fn(&Why) -> Findings); 4] =
-        [("kernel log", &kernel_log), ("quota", &quotas), ("mps", &mps), ("slurm", &slurm)];
+    let others: [Source; 4] = [("kernel log", kernel_log), ("quota", quotas), ("mps", mps), ("slurm", slurm)];
     for (source, read) in others {
         match read(flags) {
             Ok(found) => known.findings.extend(found.into_iter().take(MOST)),
@@ -176,7 +178,7 @@ fn enforcer(flags: &Why, known: &mut Known) {
             !is_notice && !matches!(entry.result.as_str(), "begun" | "due" | "withheld" | "stopping")
         };
         let last = answer.entries.iter().rposition(is_action);
-        known.findings.extend(last.into_iter().flat_map(|last| entries.clone().nth(last)));
+        known.findings.extend(last.into_iter().filter_map(|last| entries.clone().nth(last)));
         return;
     }
     known.findings.extend(entries);
@@ -205,7 +207,7 @@ fn kernel_log(flags: &Why) -> Findings {
         match log.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => {
-                found.extend(record(&String::from_utf8_lossy(&buffer[..count]), pid, geteuid().as_raw()))
+                found.extend(record(&String::from_utf8_lossy(&buffer[..count]), pid, geteuid().as_raw()));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             // Records were overwritten.

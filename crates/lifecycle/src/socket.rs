@@ -213,7 +213,7 @@ mod tests {
         drop(UnixListener::bind(&path).expect("the path is free"));
         let socket = Socket::open(&path, "stream").expect("no process is listening on the socket");
         let mode = symlink_metadata(&path).expect("the socket exists").permissions().mode();
-        assert_eq!(mode & 0o777, MODE);
+        assert_eq!(mode & 0o777, Clients::Group as u32);
         let error = Socket::open(&path, "stream").expect_err("this process is listening on the socket");
         assert!(error.to_string().contains("another program listens"), "{error}");
         drop(socket);

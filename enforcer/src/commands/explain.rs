@@ -13,7 +13,8 @@ use super::layout::length;
 use super::query;
 use crate::control::Question;
 use crate::flags;
-use bailiff_engine::engine::{Explained, GateReport, OwnerHoldStatus};
+use crate::status::held_by_owner;
+use bailiff_engine::engine::{Explained, GateReport};
 use bailiff_snapshot::Truth;
 
 /// Queries the daemon and prints the explanation.
@@ -80,21 +81,13 @@ pub fn text(explained: &Explained, colors: Colors) -> String {
             writeln!(text, "  last action, {ago} ago: {}: {}{why}", line(&last.step), last.outcome.name());
     }
     if let Some(hold) = &explained.owner_hold {
-        let _ = writeln!(text, "  {}", owner_hold(hold));
+        let _ = writeln!(text, "  {}", line(&held_by_owner(hold)));
     }
     for hold in &explained.holds {
         let _ = writeln!(text, "  held: {} ({})", hold.name(), hold.meaning());
     }
     text.push('\n');
     text
-}
-
-/// Describes the hold of an owner.
-pub fn owner_hold(hold: &OwnerHoldStatus) -> String {
-    let left = hold.left.and_then(|left| Duration::try_from_secs_f64(left).ok()).map(length);
-    let left = left.unwrap_or_else(|| "unknown".to_owned());
-    let reason = if hold.reason.is_empty() { String::new() } else { format!(": {}", line(&hold.reason)) };
-    format!("held by its owner (uid {}) for {left} more{reason}", hold.uid)
 }
 
 /// Describes the next step, or why there is none.

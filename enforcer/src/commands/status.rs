@@ -11,12 +11,11 @@ use bailiff_exposition::terminal::Column::{self, Last, Never, To};
 use bailiff_exposition::terminal::{Cell, Colors, Table, cut, line, wrapped};
 use rustix::termios::tcgetwinsize;
 
-use super::explain::owner_hold;
 use super::query;
 use crate::control::Question;
 use crate::flags;
 use crate::status::tally::Reloaded;
-use crate::status::{Cap, Flag, NOT_LOADED, PastAction, Pending, RuleStatus, Scope, Status};
+use crate::status::{Cap, Flag, NOT_LOADED, PastAction, Pending, RuleStatus, Scope, Status, held_by_owner};
 use bailiff_engine::engine::Now;
 use bailiff_engine::policy::Mode;
 
@@ -178,8 +177,8 @@ fn withheld(status: &Status, now: Now, colors: Colors, text: &mut String) {
         row("held", &held, bad, text);
     }
     for hold in status.owner_holds.iter().take(MOST_ROWS) {
-        let (rule, target) = (line(&hold.rule), line(&hold.target.0));
-        row("held", &format!("{rule}: {target} is {}", owner_hold(hold)), str::to_owned, text);
+        let held = format!("rule {}: {} is {}", hold.rule, hold.target, held_by_owner(hold));
+        row("held", &held, str::to_owned, text);
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));

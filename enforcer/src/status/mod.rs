@@ -131,6 +131,14 @@ impl HoldStatus {
     }
 }
 
+/// Describes a hold of an owner.
+pub fn held_by_owner(hold: &OwnerHoldStatus) -> String {
+    let left = hold.left.and_then(|left| Duration::try_from_secs_f64(left).ok());
+    let left = left.map_or_else(|| "an unknown time".to_owned(), |left| Span(left).to_string());
+    let reason = if hold.reason.is_empty() { String::new() } else { format!(": {}", hold.reason) };
+    format!("held by its owner (uid {}) for {left} more{reason}", hold.uid)
+}
+
 bailiff_snapshot::label_values! {
 /// Breakers that stop destructive steps.
 pub enum Breaker {

@@ -11,7 +11,7 @@ use bailiff_exposition::human::{Span, ago};
 
 use super::page::Moment;
 use crate::status::tally::Reloaded;
-use crate::status::{Cap, NOT_LOADED, Status};
+use crate::status::{Cap, NOT_LOADED, Status, held_by_owner};
 use bailiff_engine::engine::Now;
 use bailiff_engine::engine::STALE_INTERVALS;
 
@@ -21,6 +21,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const NOT_YET: &str = "no snapshot has been evaluated yet";
 /// Faults of a file that are shown.
 const MOST_FAULTS: usize = 20;
+/// Maximum number of holds of owners that are listed.
+const MOST_HOLDS: usize = 20;
 
 /// Returns the page; if it `refreshes`, the browser reloads it at every interval.
 pub(super) fn page(status: &Status, moment: Moment, refreshes: bool) -> String {
@@ -91,6 +93,9 @@ fn notes(status: &Status, now: Now) -> Vec<String> {
             held.more(),
             held.left(now.wall)
         ));
+    }
+    for hold in status.owner_holds.iter().take(MOST_HOLDS) {
+        notes.push(format!("Rule {}: {} is {}", hold.rule, hold.target, held_by_owner(hold)));
     }
     for open in &status.breakers {
         let (name, since) = (open.breaker.name(), ago(open.since, now.wall));

@@ -7,8 +7,10 @@ use bailiff_enforcer::status::{
     Scope, Status, Stream,
 };
 use bailiff_engine::Kind;
+use bailiff_engine::engine::OwnerHoldStatus;
 use bailiff_engine::policy::{Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome};
+use bailiff_engine::view::TargetId;
 
 /// Returns a status with every field set.
 pub(crate) fn full() -> Status {
@@ -26,6 +28,13 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
             hold: Hold::Paused,
             until: Some(1_700_003_600.0),
             detail: "by root: upgrade".into(),
+        }],
+        owner_holds: vec![OwnerHoldStatus {
+            rule: "idle".into(),
+            target: TargetId("process:4711@98765".into()),
+            uid: 1000,
+            left: Some(5400.0),
+            reason: format!("{comm} is not saved"),
         }],
         breakers: vec![Open {
             breaker: Breaker::Mass,
@@ -100,6 +109,7 @@ fn rule(name: &str, of: Kind, [matches, pending, unknown]: [Option<u64>; 3]) -> 
         matches,
         pending,
         unknown,
+        owner_holds: (name == "idle").then_some(1),
         steps,
     }
 }

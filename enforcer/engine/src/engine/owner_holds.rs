@@ -133,13 +133,11 @@ impl Engine {
             None
         };
         let granted = hold.status(hold.length);
-        match refused {
-            Some(reason) => OwnerHoldStatus { left: None, reason, ..granted },
-            None => {
-                self.owner_holds.push(hold);
-                granted
-            }
+        if let Some(reason) = refused {
+            return OwnerHoldStatus { left: None, reason, ..granted };
         }
+        self.owner_holds.push(hold);
+        granted
     }
 
     /// Returns the active holds of owners.
