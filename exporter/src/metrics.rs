@@ -291,7 +291,7 @@ MPS_CONTROL_INFO Info One "bailiff_mps_control_info" ["pipe_directory log_direct
     "A directory label is omitted if the exporter lacks the permission to read the daemon's environment (CAP_SYS_PTRACE). This and all other bailiff_mps_ metrics are absent if neither an MPS daemon nor an MPS server is running.";
 MPS_UP Gauge One "bailiff_mps_control_up" ["pipe_directory"]
     "1 if an MPS control daemon is running, 0 if it exited but one of its servers is running."
-    "1 does not mean that the daemon responds: see bailiff_mps_control_responsive. While it is 0, new programs run without MPS. Absent if neither the daemon nor a server is running.";
+    "1 does not mean that the daemon responds: see bailiff_mps_control_responsive. While it is 0, new programs run without MPS. Absent if neither the daemon nor a server is running. The daemon of a user other than root is reported, here and in all metrics below except bailiff_mps_control_fault_info and those of servers, if this user owns the pipe directory or the daemon was observed to listen there, because any process can name any directory.";
 MPS_FAULT Info One "bailiff_mps_control_fault_info" ["pipe_directory reason"]
     "Reason why the MPS control daemon did not respond."
     "Reasons: timeout, stopped (SIGSTOP), unreachable (no process listens in its pipe directory, as seen from the exporter's mount namespace), no_program (NVIDIA's control program is not installed), not_permitted, no_directory (the daemon's environment cannot be read), foreign (another process listens in its pipe directory, as seen from the exporter's mount namespace), error. Absent if the daemon responded, and before the first query.";

@@ -78,6 +78,7 @@ impl Watching {
                 (None, None) => (None, BTreeMap::new()),
             };
             (daemon.answer, daemon.log, daemon.files) = (answer, report.log, report.files);
+            daemon.owns_directory = report.owns_directory;
             let own = mps.servers.iter_mut().filter(|server| server.daemon == Some(daemon.process));
             for server in own {
                 if let Some(servers) = server.inside.and_then(|pid| servers.get(&pid)) {

@@ -151,6 +151,27 @@ fn daemons_of_one_directory_have_one_series() {
     assert_eq!((named("bailiff_mps_control_info"), named("bailiff_mps_control_up")), (6, 3));
 }
 
+/// Any user can name any directory.
+#[test]
+fn daemon_that_only_claims_a_directory_is_not_reported_as_its_daemon() {
+    for (owns_directory, claims) in [(true, false), (false, true)] {
+        let mut sample = small(1);
+        let mut mps = made_up::mps::mps(1);
+        let log = mps.daemons.swap_remove(0).log;
+        let claiming = made_up::mps::daemon(88, "/run/gone");
+        mps.daemons = vec![MpsDaemon { uid: Some(1001), owns_directory, log, ..claiming }];
+        sample.mps = Some(mps);
+        let page = page(&walk([sample]));
+        let value = |name: &str| page.value(name, &[("pipe_directory", "/run/gone")]);
+        let (up, figure) = if claims { (Some(0.0), None) } else { (Some(1.0), Some(1.0)) };
+        assert_eq!(value("bailiff_mps_control_info"), Some(1.0));
+        assert_eq!(value("bailiff_mps_control_up"), up, "a server of an exited daemon is there");
+        assert_eq!(value("bailiff_mps_control_start_time_seconds").is_some(), !claims);
+        assert_eq!(value("bailiff_mps_server_starts_total"), figure);
+        assert_eq!(value("bailiff_mps_log_unparsed_lines_total").is_some(), !claims);
+    }
+}
+
 #[test]
 fn what_the_driver_does_not_say_is_absent() {
     let page = page(&walk([motley(1), motley(2)]));

@@ -336,6 +336,19 @@ fn without_a_pool_lease_metrics_are_absent() {
     assert_eq!((up(&page), series(&page)), (None, 0));
 }
 
+/// Every client with the password can write any numbers.
+#[test]
+fn huge_counts_in_redis_are_limited() {
+    let (scenario, redis) = (Scenario::new(&gpus(&[&[]])), pool("0"));
+    let most = u64::MAX.to_string();
+    redis_cli(&redis, &["HSET", "GPU_V2:COUNTS", "wait:10", &most, "wait:100", "1", "wait:longer", &most]);
+    redis_cli(&redis, &["HSET", "GPU_V2:COUNTS", "waited", &most]);
+    let exporter = watch(&scenario, &redis, &[]);
+    exporter.until("the counts", |page| {
+        page.value("bailiff_lease_wait_seconds_count", &[]).filter(|count| *count > 1.8e19)
+    });
+}
+
 #[test]
 fn hostile_redis_is_bounded() {
     let (scenario, mut redis) = (Scenario::new(&gpus(&[&[]])), pool("0"));

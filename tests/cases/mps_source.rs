@@ -9,7 +9,7 @@
     reason = "a case runs programs, compares exact figures and fails loudly"
 )]
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -320,6 +320,31 @@ fn user_daemon_is_queried_despite_a_foreign_claim() {
     });
 }
 
+#[test]
+fn process_that_only_claims_a_directory_is_not_its_daemon() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("pipes")).unwrap();
+    let pipes = directory.path().join("pipes").display().to_string();
+    let names = [("CUDA_MPS_PIPE_DIRECTORY", &*pipes)];
+    let stand_in = end_to_end::mps::Mps::of("550");
+    let claims = stand_in.impostor("nvidia-cuda-mps-control", NOBODY_UID, &names);
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, &control(), "100ms");
+    let (pid, at) = (claims.0.id().to_string(), [("pipe_directory", &*pipes)]);
+    exporter.until("the process is exported", |page| {
+        page.value("bailiff_mps_control_info", &[("pid", &*pid), ("uid", "65534")])
+    });
+    exporter.until("the reason", |page| {
+        page.value("bailiff_mps_control_fault_info", &[at[0], ("reason", "unreachable")])
+    });
+    let page = exporter.next();
+    for name in ["bailiff_mps_control_up", "bailiff_mps_control_start_time_seconds"] {
+        assert_eq!(page.value(name, &at), None, "{name}");
+    }
+    chown(&pipes, Some(NOBODY_UID), None).unwrap();
+    exporter.until("it owns the directory", |page| page.value("bailiff_mps_control_up", &at));
+}
+
 /// Starts the exporter as another user, with these capabilities for its children.
 fn unattributed(scenario: &Scenario, rights: &str, flags: &[&str]) -> Exporter {
     let real = exporter::command(scenario);
@@ -494,4 +519,31 @@ fn hostile_logs_are_bounded() {
     exporter.until("the log is read again", |page| {
         mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == 1.0)
     });
+}
+
+/// Logs that are together longer than a counter can hold do not stop the exporter.
+#[test]
+fn sparse_logs_of_the_greatest_length_are_counted() {
+    // Of the usual file systems, only some permit the greatest length.
+    let mps = Mps::start_in(tempfile::tempdir_in("/dev/shm").unwrap(), "550", 0);
+    let scenario = Scenario::new(&scenario(&[]));
+    let exporter = watch(&scenario, "", "1m");
+    exporter.until("the log is absent", |page| {
+        mps.of(page, "log_state", &[("log", "server"), ("state", "absent")])
+    });
+    for round in 1..=3 {
+        let next = mps.log("next");
+        File::create(&next).unwrap().set_len(i64::MAX.unsigned_abs() - (2 << 20)).unwrap();
+        mps.write(
+            "next",
+            b"\n[2026-11-21 06:27:48.525 Server 9] Client process 8 encountered a fatal GPU error.\n",
+        );
+        fs::rename(&next, mps.log("server.log")).unwrap();
+        let all = (f64::from(round) * 9.2e18).min(1.8e19);
+        exporter.until("the log is read", |page| {
+            mps.of(page, "client_faults_total", &[]).filter(|faults| *faults == f64::from(round))
+        });
+        let skipped = mps.of(&exporter.next(), "log_skipped_bytes_total", &[]);
+        assert!(skipped.is_some_and(|bytes| bytes > all), "{skipped:?}");
+    }
 }

@@ -198,6 +198,10 @@ rules:
         assert!(detail.contains(why), "{line}");
         assert!(start(pid).is_some(), "{line}");
         assert_eq!(self.state(job), state);
+        if ["identity_changed", "refused"].contains(&result) {
+            // It is tried again, and the next attempt may have another result.
+            return self.until_explained(target, &["cancel_job: "]);
+        }
         self.until_explained(target, &[&format!("cancel_job: {result}: "), why]);
     }
 

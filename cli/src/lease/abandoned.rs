@@ -33,7 +33,7 @@ pub(crate) fn abandoned<'a>(audit: &'a Audit, local_host: &LocalHost) -> Vec<Aba
             return ended.then_some(Abandoned { gpu, lease: Some(lease) });
         }
         let record = gpu.record.as_ref().filter(|record| record.lease.is_none())?;
-        let ended = gpu.idle + gpu.pot + gpu.bar == 0 && has_ended(record, local_host);
+        let ended = gpu.is_unlisted() && has_ended(record, local_host);
         ended.then_some(Abandoned { gpu, lease: None })
     };
     audit.gpus.iter().filter_map(as_abandoned).collect()

@@ -147,15 +147,16 @@ impl<'a> Writer<'a> {
 
     /// Writes the samples of a histogram: cumulative buckets, sum and count.
     pub fn put_histogram(&mut self, family: &'static Family, labels: &Labels, histogram: &Histogram) {
-        let mut count = 0;
+        // Other programs may have written the counts, so their sum is limited.
+        let mut count = 0_u64;
         for (bound, more) in &histogram.buckets {
-            count += more;
+            count = count.saturating_add(*more);
             // `{:?}` writes the decimal point that `OpenMetrics` requires. Both formats write the same
             // series.
             let bound = format!("{bound:?}");
             self.line((family, "_bucket"), (labels.open(), Some(("le", &bound))), count.into());
         }
-        count += histogram.larger;
+        count = count.saturating_add(histogram.larger);
         self.line((family, "_bucket"), (labels.open(), Some(("le", "+Inf"))), count.into());
         self.line((family, "_sum"), (labels.open(), None), histogram.sum.into());
         self.line((family, "_count"), (labels.open(), None), count.into());
@@ -324,6 +325,22 @@ mod tests {
             "bailiff_lease_wait_seconds_count 6",
         ];
         assert_eq!(samples(&page), expected);
+    }
+
+    #[test]
+    fn a_histogram_of_huge_counts_does_not_overflow() {
+        static WAITS: Family = family("bailiff_lease_wait_seconds", Kind::Histogram, Unit::Seconds);
+        for waits in [
+            Histogram { buckets: vec![(0.01, u64::MAX), (1.0, 1)], larger: 0, sum: 1.0 },
+            Histogram { buckets: vec![(0.01, u64::MAX)], larger: u64::MAX, sum: 1.0 },
+        ] {
+            let mut out = Vec::new();
+            let mut writer = Writer::new(Format::Text, &mut out);
+            writer.put_histogram(&WAITS, &Labels::default(), &waits);
+            writer.end().expect("writing to a Vec cannot fail");
+            let page = String::from_utf8(out).expect("the text is UTF-8");
+            assert!(page.ends_with("bailiff_lease_wait_seconds_count 18446744073709551615\n"), "{page}");
+        }
     }
 
     fn samples(page: &str) -> Vec<&str> {

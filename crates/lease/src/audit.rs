@@ -67,6 +67,13 @@ pub struct Gpu {
     pub blockers: Vec<Blocker>,
 }
 
+impl Gpu {
+    /// Returns whether the GPU is in none of the lists of GPUs that are not taken.
+    pub const fn is_unlisted(&self) -> bool {
+        self.idle == 0 && self.pot == 0 && self.bar == 0
+    }
+}
+
 /// A process that has locked a GPU without a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocker {

@@ -77,6 +77,11 @@ pub fn subordinate_uids() -> SubordinateUids {
     parse_subordinate_uids(&ranges, &users)
 }
 
+/// Returns a key for the user of a uid: for a subordinate uid that of its user, as of the latest reads of processes.
+pub fn user_of(uid: u32) -> u32 {
+    lock(&HANGING).user(uid)
+}
+
 /// Users can change fields of their line in `/etc/passwd` (`chfn`), also to bytes that are not UTF-8.
 fn parse_subordinate_uids(ranges: &[u8], users: &[u8]) -> SubordinateUids {
     let [ranges, users] = [ranges, users].map(String::from_utf8_lossy);

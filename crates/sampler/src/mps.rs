@@ -126,6 +126,7 @@ fn describe(
                 state: one.named.state,
                 started: started(one.named.key),
                 pipe_directory: daemon.directories.as_ref().and_then(|directories| text(&directories.pipes)),
+                owns_directory: false,
                 log_directory: daemon.directories.as_ref().and_then(|directories| text(&directories.logs)),
                 own_pids: one.own_pids(),
                 answer: None,

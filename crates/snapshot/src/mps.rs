@@ -28,6 +28,9 @@ pub struct MpsDaemon {
     pub started: Option<f64>,
     /// Directory of its control pipe; `None` if its environment is not readable.
     pub pipe_directory: Option<String>,
+    /// Whether its user owns this directory, in the exporter's mount namespace.
+    #[serde(default)]
+    pub owns_directory: bool,
     /// Directory of its logs; `None` if its environment is not readable.
     pub log_directory: Option<String>,
     /// Whether the pids that it reports belong to this node's PID namespace.
@@ -195,6 +198,14 @@ impl Mps {
 }
 
 impl MpsDaemon {
+    /// Returns whether it is the daemon of the directory that it names. Any user can name any directory, so the user must
+    /// own it, or the daemon was shown to listen there. Root is believed, also in a container with other paths.
+    pub fn is_of_its_directory(&self) -> bool {
+        let fault = self.answer.as_ref().map(|answer| answer.fault);
+        let listens = matches!(fault, Some(None | Some(MpsFault::Timeout)));
+        self.pipe_directory.is_none() || self.owns_directory || self.uid == Some(0) || listens
+    }
+
     /// Returns whether the daemon responds; `None` if unknown.
     pub fn responsive(&self) -> Option<bool> {
         let answer = self.answer.as_ref()?;
@@ -216,11 +227,35 @@ mod tests {
             state: State::Sleeping,
             started: None,
             pipe_directory: directory.map(str::to_owned),
+            owns_directory: false,
             log_directory: None,
             own_pids: Truth::True,
             answer: None,
             log: None,
             files: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn only_root_is_believed_to_be_the_daemon_of_a_directory() {
+        let named = |uid| daemon(1, uid, Some("/run/mps"));
+        let answered =
+            |fault| MpsDaemon { answer: Some(MpsAnswer { fault, ..MpsAnswer::default() }), ..named(1000) };
+        let cases = [
+            (named(0), true),
+            (named(1000), false),
+            (MpsDaemon { uid: None, ..named(1000) }, false),
+            (MpsDaemon { owns_directory: true, ..named(1000) }, true),
+            (daemon(1, 1000, None), true),
+            (answered(None), true),
+            (answered(Some(MpsFault::Timeout)), true),
+            (answered(Some(MpsFault::Stopped)), false),
+            (answered(Some(MpsFault::Unreachable)), false),
+            (answered(Some(MpsFault::Foreign)), false),
+            (answered(Some(MpsFault::NotPermitted)), false),
+        ];
+        for (daemon, expected) in cases {
+            assert_eq!(daemon.is_of_its_directory(), expected, "{daemon:?}");
         }
     }
 

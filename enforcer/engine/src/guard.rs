@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use bailiff_snapshot::{FIRST_USER, ProcessKey, State, is_criu};
+use bailiff_snapshot::{FIRST_USER, ProcessKey, is_criu};
 
 use crate::process::{Devices, ProcessInfo};
 use crate::verdict::{Member, Outcome, Subject};
@@ -381,7 +381,8 @@ fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -
     if let Some(why) = ourselves.0.get(&key.pid) {
         return Some((*why).to_owned());
     }
-    if person.stat.kernel_thread || person.stat.state == State::Idle {
+    // Not by the state: an ordinary process that waits for a core dump is idle, too.
+    if person.stat.kernel_thread {
         return Some("it is a kernel thread".to_owned());
     }
     if let Some(why) = builtin(&Traits::from(person), limits.root) {
@@ -397,8 +398,8 @@ fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bailiff_snapshot::Place;
     use bailiff_snapshot::stat::Stat;
+    use bailiff_snapshot::{Place, State};
     use proptest::prelude::*;
 
     use crate::Kind;
@@ -586,6 +587,8 @@ mod tests {
             permit(1000, &group, &ours, &limits()).map_err(|refusal| refusal.why)
         };
         assert_eq!(with(|_| {}), Ok(()));
+        // A process whose leader waits for a core dump has the state of an idle kernel thread.
+        assert_eq!(with(|person| person.stat.state = State::Idle), Ok(()));
         let cases: [(Change<ProcessInfo>, &str); 8] = [
             (|person| person.stat.key.pid = 90, "it is the enforcer"),
             (|person| person.stat.key.pid = 91, "it is the enforcer"),

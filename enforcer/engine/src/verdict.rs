@@ -300,6 +300,11 @@ impl Outcome {
         )
     }
 
+    /// Returns whether a check did not permit the action because of something that can pass, and that users can cause.
+    pub const fn may_pass(self) -> bool {
+        matches!(self, Self::IdentityChanged | Self::Refused)
+    }
+
     /// Returns whether a check before the action did not permit it.
     pub const fn refusal(self) -> bool {
         matches!(self, Self::IdentityChanged | Self::Refused | Self::SpansNodes | Self::NotVisible)

@@ -24,7 +24,7 @@ const fn mutant(
     Mutant { name, file, find, replace }
 }
 
-const MUTANTS: [Mutant; 34] = [
+const MUTANTS: [Mutant; 37] = [
     mutant(
         "unknown counts as true",
         "crates/snapshot/src/streak.rs",
@@ -192,6 +192,27 @@ const MUTANTS: [Mutant; 34] = [
         (
             "if self.actions.failed.contains(&target.id) {",
             "if self.actions.failed.contains(&target.id) && candidate.progress.failed {",
+        ),
+    ),
+    mutant(
+        "a refusal exempts the target for good",
+        "enforcer/engine/src/engine/evaluator.rs",
+        ("outcome if outcome.may_pass() && is_real => progress.refused = true,", ""),
+    ),
+    mutant(
+        "a refused action is tried again at once",
+        "enforcer/engine/src/engine/in_flight.rs",
+        (
+            "let waits = !candidate.progress.acted || candidate.progress.refused;",
+            "let waits = !candidate.progress.acted && !candidate.progress.refused;",
+        ),
+    ),
+    mutant(
+        "each target is an exception of the node's budget",
+        "enforcer/engine/src/engine/ledger.rs",
+        (
+            "used_up(limits.per_node_hour, &self.counted(limits.per_user_hour))",
+            "used_up(limits.per_node_hour, &self.counted(0))",
         ),
     ),
     mutant(

@@ -20,15 +20,15 @@ use crate::audit::Audit;
 use crate::clock::Deadline;
 use crate::process_table::Processes;
 use bailiff_engine::guard::Refusal;
-use bailiff_engine::policy::Action;
+use bailiff_engine::policy::{Action, Mode};
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::{ActionReport, Outcome, Subject};
 use bailiff_engine::view::TargetId;
 
-/// Number of consecutive attempts that did not start in time, after which an action has failed.
-const LATE_ATTEMPTS: u8 = 3;
-/// Maximum number of targets whose late attempts are counted.
-const MOST_LATE: usize = 1024;
+/// Number of consecutive attempts that did not start in time or were refused, after which an action has failed.
+const ATTEMPTS: u8 = 3;
+/// Maximum number of targets whose attempts are counted.
+const MOST_COUNTED: usize = 1024;
 
 /// Handle of the executor. When dropped, the executor finishes its current step, records the result and ends.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Executor {
         let (questions, asked) = unbounded_channel();
         let inbox = Arc::new(Inbox::new(questions)?);
         let (reports, receiver) = unbounded_channel();
-        let mut worker = Worker { settings, audit, inbox: Arc::clone(&inbox), late: BTreeMap::new() };
+        let mut worker = Worker { settings, audit, inbox: Arc::clone(&inbox), attempts: BTreeMap::new() };
         let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
             let (mut prepared, mut coming) = (None, None);
             while let Some(task) = worker.inbox.next(coming) {
@@ -108,8 +108,8 @@ struct Worker {
     settings: ExecutorSettings,
     audit: Audit,
     inbox: Arc<Inbox>,
-    /// Number of consecutive attempts that did not start in time, by target.
-    late: BTreeMap<TargetId, u8>,
+    /// Number of consecutive attempts that did not start in time or were refused, by target.
+    attempts: BTreeMap<TargetId, u8>,
 }
 
 impl Worker {
@@ -117,13 +117,15 @@ impl Worker {
     fn act(&mut self, request: &ActionRequest, prepared: Option<Table>) -> ActionReport {
         let late = Cell::new(false);
         let mut ending = self.end(request, prepared, &late).unwrap_or_else(ActionResult::from);
-        if self.count_late(&request.subject.id, late.get()) {
-            ending.outcome = Outcome::Failed;
-            ending.detail = format!("{LATE_ATTEMPTS} attempts in a row: {}", ending.detail);
-        }
         // An action that was refused after it sent a signal counts as failed.
         if ending.outcome.refusal() && !ending.after.sent.is_empty() {
             ending.outcome = Outcome::Failed;
+        }
+        // A dry run is not tried again.
+        let is_refused = ending.outcome.may_pass() && request.mode != Mode::DryRun;
+        if self.is_last(&request.subject.id, late.get() || is_refused) {
+            ending.outcome = Outcome::Failed;
+            ending.detail = format!("{ATTEMPTS} attempts in a row: {}", ending.detail);
         }
         if matches!(request.action, Action::Terminate { .. } | Action::Signal(_)) {
             ending.acted = ending.acted && !ending.after.sent.is_empty();
@@ -141,23 +143,23 @@ impl Worker {
         }
     }
 
-    /// Counts an attempt. Returns whether it was one too many that did not start in time: a user who delays the checks of
-    /// an action must not be exempt from it unnoticed.
-    fn count_late(&mut self, target: &TargetId, is_late: bool) -> bool {
-        if !is_late {
-            self.late.remove(target);
+    /// Counts an attempt. Returns whether it was one too many that did not start: a user who delays the checks of an
+    /// action, or has them refuse it, must not be exempt from it unnoticed.
+    fn is_last(&mut self, target: &TargetId, did_not_start: bool) -> bool {
+        if !did_not_start {
+            self.attempts.remove(target);
             return false;
         }
-        if self.late.len() >= MOST_LATE {
-            self.late.clear();
+        if self.attempts.len() >= MOST_COUNTED {
+            self.attempts.clear();
         }
-        let attempts = self.late.entry(target.clone()).or_default();
+        let attempts = self.attempts.entry(target.clone()).or_default();
         *attempts += 1;
-        let is_failed = *attempts >= LATE_ATTEMPTS;
-        if is_failed {
-            self.late.remove(target);
+        let is_last = *attempts >= ATTEMPTS;
+        if is_last {
+            self.attempts.remove(target);
         }
-        is_failed
+        is_last
     }
 
     /// Reads the process table for an announced action. Returns it with the end of its validity.

@@ -7,25 +7,21 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bailiff_engine::Kind;
 use bailiff_engine::policy::Mode;
-use bailiff_engine::policy::mail::{Encryption, Mail, Recipient, USER};
+use bailiff_engine::policy::mail::{Mail, Recipient, USER};
 use bailiff_engine::verdict::Subject;
 use bailiff_lifecycle::file;
 use lettre::address::Address;
 use lettre::message::header::{ContentType, Header, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message};
-use lettre::transport::smtp::authentication::Credentials;
-use lettre::transport::smtp::client::{Tls, TlsParameters};
-use lettre::transport::smtp::extension::ClientId;
-use lettre::{SmtpTransport, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::exec::program_output;
 use super::message::{self, Delivered, Notice, NoticeSettings, Part};
+use super::smtp::{MailError, deliver};
 use crate::clock::{Deadline, now};
 use crate::disk;
 
@@ -35,40 +31,16 @@ const TOGETHER: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(30);
 /// A notification that could not be delivered for this time has failed.
 const GIVEN_UP: Duration = Duration::from_hours(24);
-/// Time limit of each read from and write to the server, and of a whole message.
-const ANSWER: Duration = Duration::from_secs(10);
-const WHOLE: Duration = Duration::from_secs(30);
-/// How often a shutdown is checked meanwhile.
-const CHECK: Duration = Duration::from_millis(200);
-/// Maximum size of the file with the password, in bytes.
-const MOST: u64 = 4096;
 const GETENT: &str = "/usr/bin/getent";
 
-/// Maximum number of notifications that wait for a user, and for all users. Further ones are dropped.
+/// Maximum number of notifications that wait for a user, and for all users. Of further ones, those of the user with the
+/// most are dropped.
 const MOST_OF_ONE: usize = 1000;
 const MOST_OF_ALL: usize = 20_000;
 /// Maximum number of a target's processes that are kept for the report of the delivery.
 const MOST_MEMBERS: usize = 4;
 /// Maximum size of the file.
 const LARGEST_FILE: u64 = 256 << 20;
-
-/// Why a message was not sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum MailError {
-    /// The server cannot be reached, so no message can be sent.
-    Server(String),
-    /// This message may be accepted later.
-    Later(String),
-    /// It will not be accepted.
-    Never(String),
-}
-
-impl MailError {
-    fn why(&self) -> &str {
-        let (Self::Server(why) | Self::Later(why) | Self::Never(why)) = self;
-        why
-    }
-}
 
 /// What is to be sent on one channel.
 #[derive(Debug)]
@@ -146,10 +118,14 @@ impl Outbox {
         };
         // The time of the first one counts, so that it is given up some day.
         let first = pending.notices.iter().find(is_same).map(|other| other.at);
-        if first.is_none() && (pending.notices.len() >= MOST_OF_ONE || all >= MOST_OF_ALL) {
-            report(notice, Err((Delivered::Dropped, "too much mail waits".to_owned())));
+        let own = pending.notices.len();
+        let is_new = first.is_none();
+        if is_new && (own >= MOST_OF_ONE || all >= MOST_OF_ALL && !self.drop_one((own, &notice.node), report))
+        {
+            report(notice, Err(too_much()));
             return;
         }
+        let pending = self.mailboxes.entry(uid).or_default();
         // A lease has the name that its holder gave.
         let is_known = notice.about.0.kind != Kind::Lease;
         pending.user = notice.user.clone().filter(|_| is_known).or(pending.user.take());
@@ -157,6 +133,17 @@ impl Outbox {
         let waiting = Waiting::from(&*notice);
         pending.notices.push(Waiting { at: first.unwrap_or(waiting.at), ..waiting });
         self.is_saved = false;
+    }
+
+    /// Drops the latest notification of the user with the most, if there are more than these. Returns whether that was
+    /// possible: the mail of many users must not displace that of another.
+    fn drop_one(&mut self, (own, node): (usize, &str), report: &mut Report<'_>) -> bool {
+        let most = self.mailboxes.values_mut().max_by_key(|pending| pending.notices.len());
+        let most = most.filter(|pending| pending.notices.len() > own);
+        let dropped = most.and_then(|pending| pending.notices.pop());
+        let Some(dropped) = dropped else { return false };
+        report(dropped.notice(node), Err(too_much()));
+        true
     }
 
     /// Returns the time until the next message is due; `None` if there is none.
@@ -223,6 +210,10 @@ impl Outbox {
     }
 }
 
+fn too_much() -> (Delivered, String) {
+    (Delivered::Dropped, "too much mail waits".to_owned())
+}
+
 fn saved(path: &Path) -> std::io::Result<BTreeMap<u32, Pending>> {
     let (_, bytes) = file::read(path, LARGEST_FILE)?;
     Ok(serde_json::from_slice(&bytes)?)
@@ -270,7 +261,7 @@ impl Pending {
             .header(ContentType::TEXT_PLAIN)
             .body(body)
             .map_err(|error| never(error.to_string()))?;
-        deliver(transport(mail, node)?, message, stopped)
+        deliver((mail, node), &message, stopped)
     }
 
     /// Reports the result of an attempt, and keeps what will be tried again.
@@ -355,57 +346,6 @@ fn program(argv: &[String], settings: &NoticeSettings) -> Result<String, MailErr
 fn address_in(text: &str) -> Option<Address> {
     let mut words = text.split([',', ';', ' ', '<', '>', '\n']).filter(|word| word.contains('@'));
     words.next().and_then(|word| word.parse().ok())
-}
-
-fn transport(mail: &Mail, node: &str) -> Result<SmtpTransport, MailError> {
-    let error = |why: String| MailError::Server(why);
-    let parameters =
-        || TlsParameters::new_rustls(mail.host.clone()).map_err(|why| error(format!("TLS: {why}")));
-    let tls = match mail.encryption {
-        Encryption::StartTls => Tls::Required(parameters()?),
-        Encryption::Tls => Tls::Wrapper(parameters()?),
-        Encryption::None => Tls::None,
-    };
-    let mut builder = SmtpTransport::builder_dangerous(&mail.host)
-        .port(mail.port)
-        .tls(tls)
-        .timeout(Some(ANSWER))
-        .hello_name(ClientId::Domain(node.to_owned()));
-    if let Some((user, path)) = &mail.login {
-        let password = file::first_line(path, MOST).ok().flatten();
-        let password = password.ok_or_else(|| error("cannot read the file with the password".to_owned()))?;
-        builder = builder.credentials(Credentials::new(user.clone(), password));
-    }
-    Ok(builder.build())
-}
-
-/// Sends a message in a thread of its own, because a server can make it last as long as it likes.
-fn deliver(transport: SmtpTransport, message: Message, stopped: &AtomicBool) -> Result<(), MailError> {
-    let later = |why: &str| Err(MailError::Later(why.to_owned()));
-    let (sender, result) = sync_channel(1);
-    let thread = std::thread::Builder::new().name("mail".to_owned());
-    let send = move || drop(sender.send(transport.send(&message)));
-    thread.spawn(send).map_err(|error| MailError::Later(error.to_string()))?;
-    let deadline = Deadline::after(WHOLE);
-    loop {
-        match result.recv_timeout(deadline.left().min(CHECK)) {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) if error.is_permanent() || error.is_client() => {
-                return Err(MailError::Never(format!("the server refused it: {error}")));
-            }
-            // What the server needs time for may depend on the recipient.
-            Ok(Err(error)) if error.is_transient() || error.is_timeout() => return later(&error.to_string()),
-            Ok(Err(error)) => return Err(MailError::Server(error.to_string())),
-            Err(RecvTimeoutError::Disconnected) => return later("its thread ended"),
-            Err(RecvTimeoutError::Timeout) if deadline.passed() => {
-                return later("the server did not respond in time");
-            }
-            Err(RecvTimeoutError::Timeout) if stopped.load(Ordering::Relaxed) => {
-                return later("the enforcer is shutting down");
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-    }
 }
 
 /// Tells mail programs not to reply automatically (RFC 3834).

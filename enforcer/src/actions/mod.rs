@@ -23,6 +23,7 @@ mod release;
 mod request;
 mod signal;
 mod slurm;
+mod smtp;
 mod stopped;
 mod terminate;
 #[cfg(test)]

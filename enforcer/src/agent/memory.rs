@@ -116,7 +116,7 @@ impl Memory {
 /// because of a record that no longer exists does not count.
 pub(super) fn is_nowhere(gpu: &Gpu) -> bool {
     let over = |why: &str| why.starts_with("legacy_record:") || why.starts_with("wrong_type:");
-    gpu.idle + gpu.pot + gpu.bar == 0
+    gpu.is_unlisted()
         && gpu.owner.is_none()
         && gpu.record.is_none()
         && gpu.quarantine.as_deref().is_none_or(over)
@@ -190,6 +190,12 @@ mod tests {
         memory.read_pool(at(1), &nowhere);
         memory.read_pool(at(7), &nowhere);
         assert_eq!(memory.nowhere("0"), Some(at(0)), "no reading for six seconds");
+    }
+
+    #[test]
+    fn huge_counts_of_a_hostile_server_do_not_overflow() {
+        let listed = pool(&json!({"id": "0", "idle": u32::MAX, "pot": u32::MAX, "bar": u32::MAX}));
+        assert!(!is_nowhere(&listed.gpus[0]));
     }
 
     #[test]

@@ -56,8 +56,9 @@ impl Figures {
         }
     }
 
-    pub(super) fn skipped(&mut self, bytes: u64) {
-        self.log.skipped_bytes += bytes;
+    /// Counts skipped bytes. A file with a hole can be as long as its file system permits, so the sum is limited.
+    pub(super) const fn skipped(&mut self, bytes: u64) {
+        self.log.skipped_bytes = self.log.skipped_bytes.saturating_add(bytes);
     }
 
     /// Removes waiting clients that have exited, and after a while those that cannot be checked. `lives`
@@ -199,6 +200,16 @@ mod tests {
         let log = figures.report();
         assert_eq!((log.client_faults, log.unparsed, log.skipped_bytes), (1, 2, 3));
         assert_eq!(log.rejected, [("clients".to_owned(), 1)].into());
+    }
+
+    /// A file with a hole can be as long as the file system permits, many times.
+    #[test]
+    fn skipped_bytes_of_sparse_logs_do_not_overflow() {
+        let mut figures = Figures::default();
+        for _ in 0..3 {
+            figures.skipped(i64::MAX.unsigned_abs());
+        }
+        assert_eq!(figures.report().skipped_bytes, u64::MAX);
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub(super) struct PollReport {
     pub(super) asked: Option<Asked>,
     pub(super) log: Option<MpsLog>,
     pub(super) files: BTreeMap<String, MpsFile>,
+    pub(super) owns_directory: bool,
     /// Whether values are missing, which is counted as a gap.
     pub(super) gap: bool,
 }
@@ -137,6 +138,9 @@ impl PollerThread {
             }
             let mut report =
                 PollReport { boot: turn.boot, asked: self.asked.clone(), ..PollReport::default() };
+            report.owns_directory = turn.daemon.pipe_directory.as_ref().is_some_and(|directory| {
+                rustix::fs::stat(directory).is_ok_and(|about| Some(about.st_uid) == turn.daemon.uid)
+            });
             self.read(&turn, &mut report);
             if turn.asks.is_some() && self.due.is_none_or(|due| turn.boot >= due) {
                 // The log figures are reported first, because the query may wait for a hanging daemon.
@@ -224,6 +228,7 @@ mod tests {
             state: State::Sleeping,
             started: None,
             pipe_directory: None,
+            owns_directory: false,
             log_directory: None,
             own_pids: Truth::Unknown,
             answer: None,

@@ -67,7 +67,7 @@ impl Tail {
         let state = match self.open() {
             Ok(Some(found)) if Some(found.uid) != uid => MpsFile::Foreign,
             Ok(Some(found)) => {
-                skipped += self.go_on(found, &mut take);
+                skipped = self.go_on(found, &mut take);
                 MpsFile::Read
             }
             Ok(None) => MpsFile::NoFile,
@@ -79,7 +79,7 @@ impl Tail {
         // Lines of a file that appears later are new; lines of a file that could not be read may be old.
         self.looked |= matches!(state, MpsFile::Read | MpsFile::Absent);
         if state != MpsFile::Read {
-            skipped += self.wait(&mut take);
+            skipped = self.wait(&mut take);
         }
         Read { state, skipped }
     }
@@ -89,7 +89,7 @@ impl Tail {
         let mut skipped = 0;
         if self.open.as_ref().is_none_or(|open| open.id != id) {
             // The previous file was renamed or replaced; its remaining lines are read first.
-            skipped += self.wait(take);
+            skipped = self.wait(take);
             self.open = Some(Open { file, id, at: 0, line: Vec::new(), broken: false });
         }
         if let Some(open) = &mut self.open {
@@ -97,7 +97,7 @@ impl Tail {
             if age == Age::Old {
                 open.skip_to(size.saturating_sub(HISTORY));
             }
-            skipped += open.read(size, |line| take(line, age));
+            skipped = skipped.saturating_add(open.read(size, |line| take(line, age)));
         }
         skipped
     }

@@ -34,8 +34,10 @@ const LOG_COLUMNS: [Column<MpsLog>; 4] = [
 /// Writes all metrics of MPS; nothing if no part of MPS was seen.
 pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Writer<'_>) {
     let Some(mps) = &snapshot.mps else { return };
-    let daemons = daemons(mps);
-    up(mps, &daemons, page);
+    let all = daemons(mps);
+    let mut daemons = all.clone();
+    daemons.retain(|(_, daemon)| daemon.is_of_its_directory());
+    up(mps, (&all, &daemons), page);
     page.columns(&COLUMNS, &daemons);
     page.rows(&metrics::MPS_ASKED, &daemons, |daemon| {
         let asked = Duration::from_millis(daemon.answer.as_ref()?.boot_ms);
@@ -55,14 +57,14 @@ pub(super) fn write(snapshot: &Snapshot, selection: &Selection, page: &mut Write
 fn daemons(mps: &Mps) -> Vec<(Labels, &MpsDaemon)> {
     let mut seen = BTreeSet::new();
     let mut ranked: Vec<&MpsDaemon> = mps.daemons.iter().collect();
-    // A process can name a directory that it does not own, so a daemon that responds comes first, and a daemon in
-    // whose directory another process listens comes last.
+    // A process can name a directory of which it is not the daemon. Then a daemon that responds comes first, and a daemon
+    // in whose directory another process listens comes last.
     let rank = |daemon: &MpsDaemon| match daemon.answer.as_ref().map(|answer| answer.fault) {
         Some(None) => 0,
         Some(Some(MpsFault::Foreign)) => 2,
         _ => 1,
     };
-    ranked.sort_by_key(|daemon| (daemon.uid != Some(0), rank(daemon)));
+    ranked.sort_by_key(|daemon| (daemon.uid != Some(0), !daemon.is_of_its_directory(), rank(daemon)));
     let labelled = ranked.into_iter().map(|daemon| (directory(daemon.pipe_directory.as_deref()), daemon));
     labelled.filter(|(labels, _)| seen.insert(labels.clone())).collect()
 }
@@ -71,7 +73,11 @@ fn directory(directory: Option<&str>) -> Labels {
     Labels::default().maybe("pipe_directory", directory)
 }
 
-fn up(mps: &Mps, daemons: &[(Labels, &MpsDaemon)], page: &mut Writer<'_>) {
+/// A daemon for each pipe directory.
+type Daemons<'a> = [(Labels, &'a MpsDaemon)];
+
+/// Writes which daemons run. Those that only claim their directory have only a reason why they did not respond.
+fn up(mps: &Mps, (all, daemons): (&Daemons<'_>, &Daemons<'_>), page: &mut Writer<'_>) {
     for daemon in &mps.daemons {
         let labels = directory(daemon.pipe_directory.as_deref())
             .maybe("log_directory", daemon.log_directory.as_deref())
@@ -86,7 +92,7 @@ fn up(mps: &Mps, daemons: &[(Labels, &MpsDaemon)], page: &mut Writer<'_>) {
     for labels in gone.iter().filter(|gone| daemons.iter().all(|(labels, _)| labels != *gone)) {
         page.put(&metrics::MPS_UP, labels, false);
     }
-    page.rows_as((&metrics::MPS_FAULT, "reason"), daemons, |daemon| {
+    page.rows_as((&metrics::MPS_FAULT, "reason"), all, |daemon| {
         Some((daemon.answer.as_ref()?.fault?.name(), PRESENT))
     });
 }

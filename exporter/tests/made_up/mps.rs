@@ -56,6 +56,7 @@ pub(crate) fn daemon(pid: u32, directory: &str) -> MpsDaemon {
         state: State::Sleeping,
         started: Some(1_699_998_000.5),
         pipe_directory: Some(directory.to_owned()),
+        owns_directory: true,
         log_directory: Some("/var/log/nvidia-mps".to_owned()),
         own_pids: Truth::True,
         answer: None,

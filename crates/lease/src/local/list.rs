@@ -107,7 +107,7 @@ pub(super) fn lock(file: &File, gate: &Gate<'_>) -> Lock {
         Lock::Free
     } else if !try_lock(FlockOperation::NonBlockingLockShared) {
         Lock::Exclusive
-    } else if !gate.alone && Inode::of(file).is_some_and(|inode| Locks::read().lockers(inode).is_empty()) {
+    } else if !gate.alone && Inode::of(file).is_some_and(|inode| Locks::read().shows_none(inode)) {
         Lock::Free
     } else {
         Lock::Shared
@@ -144,7 +144,8 @@ pub(super) fn verified(record: Record, locks: &Locks, inode: Inode, local_host: 
     }
     if may_live(ProcessKey { pid: lock_holder, start_ticks: start }) {
         let same_user = processes::owner(lock_holder).map(u64::from) == record.number("uid");
-        let holds = processes::holds(lock_holder, inode) != Some(false);
+        // If the process cannot be inspected, only the kernel's list could contradict the record.
+        let holds = processes::holds(lock_holder, inode).unwrap_or_else(|| locks.is_known());
         return (same_user && holds).then(|| record.into_lease("held"));
     }
     taker.map(|_| inherited(record, inode, local_host))

@@ -34,26 +34,40 @@ impl From<Attributes> for Inode {
 }
 
 /// The content of `/proc/locks`, which contains for each lock the pid that took it. That process may have exited
-/// since. Locks that were taken in other PID namespaces are not listed.
+/// since. Locks that were taken in other PID namespaces are not listed. `None` if it could not be read: any user can take so
+/// many locks that it is too long.
 #[derive(Debug)]
-pub(super) struct Locks(String);
+pub(super) struct Locks(Option<String>);
 
 impl Locks {
     pub(super) fn read() -> Self {
-        Self(Proc::own().and_then(|proc| proc.text("locks")).unwrap_or_default())
+        Self(Proc::own().and_then(|proc| proc.text("locks")).ok())
     }
 
-    /// The process that took the exclusive lock on a file.
+    pub(super) const fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn text(&self) -> &str {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// Whether no process is known to have a lock on a file; false if that is unknown.
+    pub(super) fn shows_none(&self, inode: Inode) -> bool {
+        self.is_known() && self.lockers(inode).is_empty()
+    }
+
+    /// The process that took the exclusive lock on a file; `None` also if that is unknown.
     pub(super) fn taker(&self, inode: Inode) -> Option<u32> {
         let name = inode.name();
-        takers(&self.0, &name).find_map(|(kind, pid)| (kind == "WRITE").then_some(pid))
+        takers(self.text(), &name).find_map(|(kind, pid)| (kind == "WRITE").then_some(pid))
     }
 
     /// The processes that have a lock on a file, shared or exclusive. A listed process that cannot be read
     /// counts; a listed process that has exited does not.
     pub(super) fn lockers(&self, inode: Inode) -> BTreeSet<u32> {
         let name = inode.name();
-        let listed = takers(&self.0, &name).map(|(_, pid)| pid);
+        let listed = takers(self.text(), &name).map(|(_, pid)| pid);
         let mut lockers: BTreeSet<u32> = listed.filter(|pid| holds(*pid, inode) != Some(false)).collect();
         lockers.extend(holding(inode));
         lockers
@@ -134,9 +148,11 @@ mod tests {
         let (opened, inode) = (file.reopen().unwrap(), Inode::of(file.as_file()).unwrap());
         let own_pid = std::process::id();
         assert_eq!((holds(own_pid, inode), Locks::read().taker(inode)), (Some(false), None));
+        assert_eq!([Locks::read(), Locks(None)].map(|locks| locks.shows_none(inode)), [true, false]);
         flock(&opened, FlockOperation::LockExclusive).unwrap();
         assert_eq!((holds(own_pid, inode), Locks::read().taker(inode)), (Some(true), Some(own_pid)));
         assert_eq!(holding(inode), [own_pid]);
+        assert!(!Locks::read().shows_none(inode));
         drop(opened);
         assert_eq!(holding(inode), [0_u32; 0]);
         assert_eq!(holds(u32::MAX, inode), Some(false), "no process has this pid");

@@ -27,7 +27,7 @@ impl TokenClock {
         while microseconds(since_boot()) == microsecond {
             std::hint::spin_loop();
         }
-        offset + microsecond
+        offset.saturating_add(microsecond)
     }
 }
 

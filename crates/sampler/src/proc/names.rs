@@ -2,11 +2,14 @@
 //! Names of users and of their groups. A thread queries the name service, which may be remote. A late reply
 //! is used in a later interval.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::CString;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bailiff_proc::user_of;
 use nix::unistd::{Group, Uid, User, getgrouplist};
 
 /// Maximum total time for which an interval waits for names. Local files are read within this time.
@@ -15,12 +18,16 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Time after which a user's groups are queried again, because membership may change.
 const GROUPS_FRESH: Duration = Duration::from_mins(10);
 
+/// Maximum number of uids that wait for the name service, in total and of one user, who can have 65,536 subordinate uids.
+const MOST: usize = 1024;
+const MOST_OF_ONE: usize = 16;
+
 /// Replies from the name service so far.
 pub(crate) struct Names {
     known: HashMap<u32, Option<String>>,
     groups: HashMap<u32, Groups>,
     asked: HashSet<u32>,
-    ask: Sender<u32>,
+    questions: Arc<Questions>,
     answers: Receiver<Answer>,
     patience: Duration,
 }
@@ -37,12 +44,73 @@ enum Answer {
     Groups(u32, nix::Result<Option<Vec<String>>>),
 }
 
+/// Uids that the thread will look up.
+#[derive(Default)]
+struct Questions {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// Uids by the key of their user. The users take turns, so that the uids of one do not delay the names of others.
+#[derive(Default)]
+struct Queue {
+    users: BTreeMap<u32, VecDeque<u32>>,
+    /// The user whose turn was last.
+    last: u32,
+    is_closed: bool,
+}
+
+impl Queue {
+    /// Adds a uid of a user; returns whether there was room.
+    fn push(&mut self, (user, uid): (u32, u32)) -> bool {
+        let all: usize = self.users.values().map(VecDeque::len).sum();
+        let own = self.users.get(&user).map_or(0, VecDeque::len);
+        let has_room = all < MOST && own < MOST_OF_ONE;
+        if has_room {
+            self.users.entry(user).or_default().push_back(uid);
+        }
+        has_room
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        let after = self.users.range((Excluded(self.last), Unbounded)).next();
+        self.last = *after.or_else(|| self.users.iter().next())?.0;
+        let of_user = self.users.get_mut(&self.last)?;
+        let uid = of_user.pop_front();
+        if of_user.is_empty() {
+            self.users.remove(&self.last);
+        }
+        uid
+    }
+}
+
+impl Questions {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next uid; `None` if there will be none.
+    fn next(&self) -> Option<u32> {
+        let queue = self.changed.wait_while(self.lock(), |queue| queue.users.is_empty() && !queue.is_closed);
+        let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
+        if queue.is_closed { None } else { queue.pop() }
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.questions.lock().is_closed = true;
+        self.questions.changed.notify_one();
+    }
+}
+
 impl Names {
     pub(crate) fn new() -> Self {
-        let (ask, questions) = channel();
+        let questions = Arc::new(Questions::default());
         let (answer, answers) = channel();
+        let asked = Arc::clone(&questions);
         std::thread::spawn(move || {
-            for uid in questions {
+            while let Some(uid) = asked.next() {
                 let user = User::from_uid(Uid::from_raw(uid));
                 let name = user.as_ref().map(|user| user.as_ref().map(|user| user.name.clone()));
                 if answer.send(Answer::Name(uid, name.map_err(|error| *error))).is_err() {
@@ -58,7 +126,7 @@ impl Names {
             known: HashMap::new(),
             groups: HashMap::new(),
             asked: HashSet::new(),
-            ask,
+            questions,
             answers,
             patience: PATIENCE,
         }
@@ -107,8 +175,17 @@ impl Names {
         }
     }
 
+    /// Returns whether the name service is or will be asked for this uid. If there is no room, it is asked later.
     fn ask(&mut self, uid: u32) -> bool {
-        !self.asked.insert(uid) || self.ask.send(uid).is_ok()
+        if self.asked.contains(&uid) {
+            return true;
+        }
+        let is_asked = self.questions.lock().push((user_of(uid), uid));
+        if is_asked {
+            self.asked.insert(uid);
+            self.questions.changed.notify_one();
+        }
+        is_asked
     }
 
     /// Stores a reply. An error is not stored: the user is queried again, and the uid is returned. "No such
@@ -131,4 +208,22 @@ fn groups_of(user: &User) -> nix::Result<Vec<String>> {
     let name = CString::new(user.name.as_str()).map_err(|_| nix::Error::EINVAL)?;
     let name_of = |gid| Ok(Group::from_gid(gid)?.map_or_else(|| gid.to_string(), |group| group.name));
     getgrouplist(&name, user.gid)?.into_iter().map(name_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uids_of_one_user_neither_delay_nor_displace_those_of_others() {
+        let mut queue = Queue::default();
+        let pushed = (100_000..165_536).filter(|uid| queue.push((1000, *uid))).count();
+        assert_eq!(pushed, MOST_OF_ONE);
+        assert!(queue.push((1001, 1001)) && queue.push((1002, 1002)));
+        let order: Vec<u32> = std::iter::from_fn(|| queue.pop()).take(5).collect();
+        assert_eq!(order, [100_000, 1001, 1002, 100_001, 100_002]);
+        while queue.pop().is_some() {}
+        assert_eq!((1..=2000).filter(|user| queue.push((*user, *user))).count(), MOST);
+        assert!(queue.users.len() == MOST && !queue.push((7, 8)), "a user without room leaves nothing");
+    }
 }

@@ -277,10 +277,12 @@ impl RuleEvaluator {
         // If the match has ended meanwhile, there is nothing to update.
         let Some(progress) = self.progress(number).filter(|progress| progress.in_flight) else { return };
         progress.in_flight = false;
+        let is_real = in_flight.mode != Mode::DryRun;
         match outcome {
             outcome if outcome.may_be_tried_again() => {
                 progress.cancelled = progress.cancelled.saturating_add(1);
             }
+            outcome if outcome.may_pass() && is_real => progress.refused = true,
             outcome if outcome.refusal() || outcome.failure() => progress.failed = true,
             _ => progress.took(&in_flight.action),
         }

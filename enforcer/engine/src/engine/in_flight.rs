@@ -52,7 +52,7 @@ pub(crate) struct InFlight {
     pub(crate) action: Action,
     name: Arc<str>,
     subject: Arc<Subject>,
-    mode: Mode,
+    pub(crate) mode: Mode,
     /// The cooldown entry of the action and the one that it replaced; `None` if the action does not count.
     turn: Option<(Turn, Option<Stamp>)>,
 }
@@ -123,8 +123,8 @@ impl ActionTracker {
         (charge.turn, before)
     }
 
-    /// Removes an action that had no effect from budgets and cooldowns. The cooldown restarts only if the
-    /// target may be tried again.
+    /// Removes an action that had no effect from budgets and, if the target may be tried again at once, from cooldowns. After
+    /// a refusal, the cooldown delays the next attempt.
     fn take_back(&mut self, in_flight: &InFlight, outcome: Outcome) {
         self.ledger.give_back(in_flight.id);
         let Some((turn, before)) = &in_flight.turn else { return };
@@ -460,7 +460,8 @@ impl Engine {
         let owner = &tick.view.targets[candidate.owner];
         let turn = Turn(evaluator.rule.condition.clone(), owner.id.clone());
         let again = self.actions.turns.get(&turn).map(|at| at.ago(tick.now, tick.boot_id()));
-        if !candidate.progress.acted && again.is_some_and(|ago| ago < evaluator.rule.cooldown) {
+        let waits = !candidate.progress.acted || candidate.progress.refused;
+        if waits && again.is_some_and(|ago| ago < evaluator.rule.cooldown) {
             return Some(Hold::Cooldown);
         }
         let uid = subject::owner(target, tick.view);

@@ -1,5 +1,6 @@
 //! Actions of the last hour, and the remaining budgets.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -56,29 +57,34 @@ impl Ledger {
         mut gpus: impl Iterator<Item = &'a str>,
         limits: &Limits,
     ) -> Option<Hold> {
-        let used_up = |limit: u32, of: &dyn Fn(&Entry) -> bool| {
-            let counted: Vec<&Entry> = self.0.iter().filter(|entry| of(entry)).collect();
-            counted.len() >= limit as usize && !(limit > 0 && outweighs(memory, &counted))
+        let used_up = |limit: u32, counted: &[&Entry]| {
+            counted.len() >= limit as usize && !(limit > 0 && outweighs(memory, counted))
         };
-        if self.counted(limits.per_user_hour) >= limits.per_node_hour as usize {
+        if used_up(limits.per_node_hour, &self.counted(limits.per_user_hour)) {
             return Some(Hold::NodeBudget);
         }
-        if used_up(limits.per_user_hour, &|entry| entry.uid == uid) {
+        let all = |of: &dyn Fn(&Entry) -> bool| self.0.iter().filter(|entry| of(entry)).collect::<Vec<_>>();
+        if used_up(limits.per_user_hour, &all(&|entry| entry.uid == uid)) {
             return Some(Hold::UserBudget);
         }
         let on = |uuid: &str| {
-            used_up(limits.per_gpu_hour, &|entry: &Entry| entry.gpus.iter().any(|gpu| gpu == uuid))
+            used_up(limits.per_gpu_hour, &all(&|entry| entry.gpus.iter().any(|gpu| gpu == uuid)))
         };
         gpus.any(on).then_some(Hold::GpuBudget)
     }
 
-    /// Returns the number of actions that count for the node, at most `per_user` of each user.
-    fn counted(&self, per_user: u32) -> usize {
-        let mut users: HashMap<Option<u32>, usize> = HashMap::new();
+    /// Returns the actions that count for the node: of each user the `per_user` largest, or those of unknown size.
+    fn counted(&self, per_user: u32) -> Vec<&Entry> {
+        let mut users: HashMap<Option<u32>, Vec<&Entry>> = HashMap::new();
         for entry in &self.0 {
-            *users.entry(entry.uid).or_default() += 1;
+            users.entry(entry.uid).or_default().push(entry);
         }
-        users.values().map(|count| (*count).min(per_user as usize)).sum()
+        let counted = users.into_values().flat_map(|mut of_user| {
+            of_user.sort_by_key(|entry| Reverse(entry.memory.unwrap_or(u64::MAX)));
+            of_user.truncate(per_user as usize);
+            of_user
+        });
+        counted.collect()
     }
 
     /// Adds an action against a user.

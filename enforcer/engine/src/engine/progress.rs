@@ -31,9 +31,12 @@ pub(crate) struct Progress {
     /// Number of actions of this match that were cancelled before they had an effect.
     #[serde(skip)]
     pub(crate) cancelled: u8,
+    /// The last action of this match was refused. The next attempt waits for the cooldown.
+    #[serde(default)]
+    pub(crate) refused: bool,
     /// An action of this match is being carried out.
     pub(crate) in_flight: bool,
-    /// An action failed or was refused; this match takes no destructive step any more.
+    /// An action failed, or can never be permitted; this match takes no destructive step any more.
     pub(crate) failed: bool,
     /// The hold that was recorded last.
     pub(crate) shown_hold: Option<Hold>,
@@ -79,7 +82,7 @@ impl Progress {
     /// Records a step that was taken.
     pub(crate) fn took(&mut self, action: &Action) {
         self.step = self.step.saturating_add(1);
-        self.shown_hold = None;
+        (self.shown_hold, self.refused) = (None, false);
         match action {
             Action::Flag(severity) => self.flagged = self.flagged.max(Some(*severity)),
             Action::Notify(_) => self.warned = true,

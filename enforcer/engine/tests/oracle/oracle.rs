@@ -102,8 +102,8 @@ pub(crate) struct Oracle {
     hang_possible: bool,
     /// Users against whom actions failed.
     failed: BTreeMap<String, Traces>,
-    /// Targets of refused actions.
-    refused: BTreeSet<String>,
+    /// Targets of failed actions, also before the last resume.
+    ever_failed: BTreeSet<String>,
     /// Actions that had been decided, and perhaps started, at a restart.
     begun: Vec<String>,
     paused: bool,
@@ -145,7 +145,7 @@ impl Oracle {
             hung: false,
             hang_possible: false,
             failed: BTreeMap::new(),
-            refused: BTreeSet::new(),
+            ever_failed: BTreeSet::new(),
             begun: Vec::new(),
             paused: false,
             pause: None,
@@ -219,14 +219,11 @@ impl Oracle {
                 request.target.clone(),
                 Traces { gpus: request.gpus.clone(), pids: request.pids.clone() },
             );
-            self.refused.insert(request.target.clone());
+            self.ever_failed.insert(request.target.clone());
         } else {
             self.failures.entry(request.uid).or_default().surely = 0;
         }
         let target = request.target.clone();
-        if matches!(outcome, Outcome::IdentityChanged | Outcome::Refused) {
-            self.refused.insert(target.clone());
-        }
         for ((_, id), track) in &mut self.tracks {
             if undone && *id == target {
                 track.state.again = true;
@@ -752,19 +749,27 @@ impl Oracle {
         let recent: Vec<&Requested> =
             self.requests.iter().filter(|request| request.counts() && !request.past).collect();
         let of = |limit: u32, count: usize| usize::try_from(limit).unwrap() > count;
-        let mut by_user: BTreeMap<Option<u32>, usize> = BTreeMap::new();
-        for request in &recent {
-            *by_user.entry(request.uid).or_default() += 1;
-        }
-        let most = usize::try_from(limits.per_user_hour).unwrap();
-        let node = by_user.values().map(|count| *count.min(&most)).sum();
-        ensure!(of(limits.per_node_hour, node), "the node's budget is used up: {verdict:?}");
-        // Beyond the budgets of a user and a GPU, a target must hold more than all of them freed.
-        let free = |limit: u32, which: &dyn Fn(&Requested) -> bool| {
-            let counted: Vec<_> = recent.iter().filter(|request| which(request)).collect();
+        // Beyond a budget, a target must hold more than all of the counted actions freed.
+        let within = |limit: u32, counted: &[&Requested]| {
             let freed: Option<u64> = counted.iter().map(|request| request.freed()).sum();
             let more = target.memory().zip(freed).is_some_and(|(memory, freed)| memory > freed);
             of(limit, counted.len()) || limit > 0 && more
+        };
+        let mut by_user: BTreeMap<Option<u32>, Vec<&Requested>> = BTreeMap::new();
+        for request in &recent {
+            by_user.entry(request.uid).or_default().push(request);
+        }
+        // Of each user, the largest actions count; those of unknown size are the largest.
+        let most = usize::try_from(limits.per_user_hour).unwrap();
+        let counted = by_user.into_values().flat_map(|mut of_user| {
+            of_user.sort_by_key(|request| std::cmp::Reverse(request.freed().unwrap_or(u64::MAX)));
+            of_user.into_iter().take(most)
+        });
+        let node: Vec<&Requested> = counted.collect();
+        ensure!(within(limits.per_node_hour, &node), "the node's budget is used up: {verdict:?}");
+        let free = |limit: u32, which: &dyn Fn(&Requested) -> bool| {
+            let counted: Vec<&Requested> = recent.iter().copied().filter(|request| which(request)).collect();
+            within(limit, &counted)
         };
         // A target with several owners is not charged, because the action will be refused.
         ensure!(
@@ -780,6 +785,18 @@ impl Oracle {
     }
 
     fn check_cooldown(&self, rule: &RulePlan, id: &str, context: &EvalContext<'_>) -> Checked {
+        let cooldown = i128::try_from(rule.cooldown.as_millis()).unwrap();
+        let refused = self.requests.iter().rev().find(|request| {
+            use Outcome::{IdentityChanged, Refused};
+            request.condition == rule.condition
+                && request.target == id
+                && request.mode == Mode::Enforce
+                && matches!(request.outcome, Some(IdentityChanged | Refused))
+        });
+        if let Some(refused) = refused.filter(|_| rule.pick.is_none() && self.mode(rule) == Mode::Enforce) {
+            let ago = context.since(refused);
+            ensure!(ago >= cooldown, "{id}: refused {ago} ms ago, with {cooldown} ms of cooldown");
+        }
         let number =
             self.match_numbers.get(&(rule.condition.clone(), id.to_owned())).copied().unwrap_or_default();
         let before = self.requests.iter().rev().find(|request| {
@@ -795,7 +812,6 @@ impl Oracle {
         let first =
             self.requests.iter().find(|request| request.match_of == before.match_of && request.target == id);
         let check_missing_actions = context.since(first.unwrap_or(before));
-        let cooldown = i128::try_from(rule.cooldown.as_millis()).unwrap();
         ensure!(
             check_missing_actions >= cooldown,
             "{id}: {check_missing_actions} ms of {cooldown} ms of cooldown"
@@ -849,7 +865,7 @@ impl Oracle {
             Hold::UserFailureBreaker => self.failures.values().any(|of| of.perhaps >= 3),
             Hold::UnknownBreaker => self.unknown_possible,
             Hold::DriverHangBreaker => self.hang_possible,
-            Hold::Failed => self.refused.contains(&verdict.subject.id.to_string()),
+            Hold::Failed => self.ever_failed.contains(&verdict.subject.id.to_string()),
             Hold::GpuBudget | Hold::UserBudget | Hold::NodeBudget => {
                 !self.requests.is_empty() || !self.begun.is_empty()
             }
@@ -937,7 +953,9 @@ impl Oracle {
         let enforced = self.requests.iter().filter(|request| request.mode == Mode::Enforce).count();
         let limits = &self.plan.limits;
         let least = limits.per_node_hour.min(limits.per_user_hour).min(limits.per_gpu_hour);
-        rested && !self.refused.contains(id) && enforced + self.begun.len() < usize::try_from(least).unwrap()
+        rested
+            && !self.ever_failed.contains(id)
+            && enforced + self.begun.len() < usize::try_from(least).unwrap()
     }
 }
 

@@ -411,7 +411,9 @@ fn actions_stay_within_the_budget() {
 
 #[test]
 fn small_targets_do_not_use_up_the_budget_for_a_large_one() {
-    for (limit, hold) in [("per_user_hour", "user_budget"), ("per_gpu_hour", "gpu_budget")] {
+    for (limit, hold) in
+        [("per_user_hour", "user_budget"), ("per_gpu_hour", "gpu_budget"), ("per_node_hour", "node_budget")]
+    {
         let mut node = Node::new(&terminate().replace(&format!("{limit}: 100"), &format!("{limit}: 3")));
         for small in [4100, 4101, 4102] {
             node.process(small).mib = Some(513);
@@ -430,6 +432,26 @@ fn small_targets_do_not_use_up_the_budget_for_a_large_one() {
         node.process(4500).mib = None;
         assert!(node.ticks(4).concat().ends_with(&format!("4500 withheld terminate: {hold}")), "unknown");
     }
+}
+
+#[test]
+fn small_targets_of_two_users_do_not_shield_a_large_one() {
+    let limits = "per_user_hour: 2, per_node_hour: 4";
+    let mut node = Node::new(&terminate().replace("per_user_hour: 100, per_node_hour: 100", limits));
+    // The third action against a user counts neither for the node nor against the large target.
+    for (small, mib) in [(4100, 100), (4101, 100), (4102, 201), (4103, 100), (4104, 100)] {
+        let process = node.process(small);
+        (process.mib, process.uid) = (Some(mib), Some(if small > 4102 { 1001 } else { 1000 }));
+        assert!(node.ticks(4).concat().ends_with(&format!("{small} terminate")), "{small}");
+        node.report(Outcome::Released);
+        node.processes.remove(&small);
+    }
+    let process = node.process(4200);
+    (process.mib, process.uid) = (Some(501), Some(1002));
+    assert!(node.ticks(4).concat().ends_with("4200 withheld terminate: node_budget"), "not more");
+    let process = node.process(4300);
+    (process.mib, process.uid) = (Some(70_000), Some(1002));
+    assert!(node.ticks(4).concat().ends_with("4300 terminate"));
 }
 
 #[test]
@@ -471,14 +493,15 @@ fn largest_target_comes_first() {
 
 #[test]
 fn action_not_done_uses_no_budget() {
-    let policy = terminate().replace("per_node_hour: 100", "per_node_hour: 1");
+    let policy =
+        rule("    cooldown: 1m", "[{terminate: {}}]").replace("per_node_hour: 100", "per_node_hour: 1");
     let mut node = Node::new(&policy);
     node.run("TTTT");
     node.report(Outcome::Refused);
     assert_eq!(
         node.run("TT"),
-        ["4100 withheld terminate: failed", ""],
-        "the action is not retried in this match"
+        ["4100 withheld terminate: cooldown", ""],
+        "the action is not retried at once"
     );
     node.process(4200);
     assert_eq!(node.ticks(4), ["", "", "4200 due terminate", "4200 terminate"]);
@@ -493,6 +516,35 @@ fn next_action_on_the_same_target_waits() {
     assert_eq!(node.run("FTTT"), ["4100 reprieved", "", "", "4100 withheld signal: cooldown"]);
     assert_eq!(node.run("TTTTTTT"), [""; 7], "the step stays due");
     assert_eq!(node.run("TT"), ["4100 due signal", "4100 signal"], "the cooldown ends after a minute");
+}
+
+/// One refusal, which a user may have caused, does not exempt the target from its rule.
+#[test]
+fn refused_action_is_tried_again_after_the_cooldown() {
+    for outcome in [Outcome::Refused, Outcome::IdentityChanged] {
+        let steps = "[{signal: SIGUSR1}, {terminate: {}}]";
+        let mut node = Node::new(&rule("    cooldown: 1m", steps));
+        assert_eq!(node.run("TTTT")[3], "4100 signal");
+        node.report(Outcome::Done);
+        assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
+        for _ in 0..3 {
+            node.report(outcome);
+            assert_eq!(node.run("T"), ["4100 withheld terminate: cooldown"], "{outcome:?}");
+            assert_eq!(node.run("TTTTTTTTTT"), [""; 10], "{outcome:?}");
+            assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"], "{outcome:?}");
+        }
+        node.report(Outcome::Failed);
+        assert_eq!(node.run("T"), ["4100 withheld terminate: failed"]);
+        node.wait(600_000);
+        assert!(!node.run("TTTTTTTT").contains(&"4100 terminate".to_owned()));
+    }
+    // A job that the step can never cancel is not tried again.
+    for outcome in [Outcome::SpansNodes, Outcome::NotVisible] {
+        let mut node = Node::new(&terminate());
+        node.run("TTTT");
+        node.report(outcome);
+        assert_eq!(node.run("T"), ["4100 withheld terminate: failed"]);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{subject, until};
+use crate::actions::mail::Outbox;
 use crate::actions::message;
 use crate::actions::notices::{Delivered, Delivery, Notice, NoticeSettings, Notices, Part};
 use crate::clock::now;
@@ -24,7 +25,7 @@ struct Server {
     port: u16,
     received: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
     response: Arc<Mutex<&'static str>>,
-    /// A recipient that gets another response.
+    /// A recipient that gets another response. If it is empty, the server ends the connection.
     refused: Arc<Mutex<Option<(&'static str, &'static str)>>>,
 }
 
@@ -70,6 +71,9 @@ impl Server {
                 }
                 _ => "250 OK",
             };
+            if response.is_empty() {
+                return Ok(());
+            }
             write!(out, "{response}\r\n")?;
         }
     }
@@ -237,8 +241,14 @@ fn server_is_tried_again_and_a_refusal_is_final() {
 /// What happens to the mail of a user must not depend on that of another.
 #[test]
 fn user_whose_mail_is_not_accepted_delays_nobody() {
+    for response in ["451 4.2.2 mailbox full", "421 4.3.0 error", "nonsense", ""] {
+        user_whose_recipient_gets_a_response_delays_nobody(response);
+    }
+}
+
+fn user_whose_recipient_gets_a_response_delays_nobody(response: &'static str) {
     let (server, directory) = (Server::start(), tempfile::tempdir().unwrap());
-    *server.refused.lock().unwrap() = Some(("alice", "451 4.2.2 mailbox full"));
+    *server.refused.lock().unwrap() = Some(("alice", response));
     let channel = server.channel(Duration::from_hours(1));
     let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
     for n in 0..3 {
@@ -249,7 +259,7 @@ fn user_whose_mail_is_not_accepted_delays_nobody() {
     let mut ok = 0;
     until("the mail of the others", || {
         let next = deliveries.try_recv().ok()?;
-        assert_eq!(next.outcome() == Delivered::Ok, next.notice.uid != Some(1000));
+        assert_eq!(next.outcome() == Delivered::Ok, next.notice.uid != Some(1000), "{response}");
         ok += usize::from(next.outcome() == Delivered::Ok);
         (ok == 6).then_some(())
     });
@@ -271,6 +281,59 @@ fn waiting_mail_is_limited() {
     for _ in 0..200 {
         until("a dropped one", || dropped(&mut deliveries));
     }
+}
+
+/// The limit for all users is reached first by those with the most mail.
+#[test]
+fn mail_of_many_users_does_not_displace_that_of_another() {
+    let mut outbox = Outbox::open(None);
+    let mut dropped = Vec::new();
+    let mut add = |uid, n: u32| {
+        let mut report = |notice: Arc<Notice>, result: Result<(), (Delivered, String)>| {
+            dropped.push((notice.uid, result.unwrap_err().0));
+        };
+        outbox.add(notice(uid, "user", &format!("process:{n}@7")), &mut report);
+        std::mem::take(&mut dropped)
+    };
+    for n in 0..20_000 {
+        assert!(add(1000 + n / 1000, n).is_empty());
+    }
+    assert_eq!(add(1019, 20_000), [(Some(1019), Delivered::Dropped)]);
+    for n in 0..100 {
+        let dropped = add(2000, n);
+        assert!(matches!(dropped[..], [(Some(1000..1020), Delivered::Dropped)]), "{n}: {dropped:?}");
+    }
+}
+
+/// A mail server that sends an endless line, and returns how much of it was read.
+fn endless() -> (Server, Arc<Mutex<Option<usize>>>) {
+    const MOST: usize = 256 << 20;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = Server { port, received: Arc::default(), response: Arc::default(), refused: Arc::default() };
+    let sent = Arc::new(Mutex::new(None));
+    let shown = Arc::clone(&sent);
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (piece, mut bytes) = ([b'2'; 4096], 0);
+        while bytes < MOST && stream.write_all(&piece).is_ok() {
+            bytes += piece.len();
+        }
+        *shown.lock().unwrap() = Some(bytes);
+    });
+    (server, sent)
+}
+
+#[test]
+fn endless_line_of_a_hostile_server_is_not_read_to_its_end() {
+    let ((server, sent), directory) = (endless(), tempfile::tempdir().unwrap());
+    let (mut notices, mut deliveries) = Notices::new(settings(directory.path()));
+    let channel = server.channel(Duration::from_hours(1));
+    notices.notify(&notice(1000, "alice", "process:1@7"), [("owner", &channel)]);
+    assert_eq!(results(&mut deliveries, 1), BTreeMap::from([("deferred", 1)]));
+    let sent = until("the end of the connection", || *sent.lock().unwrap());
+    // Buffers of the kernel hold some of it.
+    assert!(sent < 64 << 20, "{sent}");
 }
 
 #[test]

@@ -62,6 +62,35 @@ fn third_late_attempt_in_a_row_has_failed() {
 }
 
 #[test]
+fn third_refused_attempt_in_a_row_has_failed() {
+    let home = Home::new();
+    let holder = Holder::shell(&home, "echo ready; exec sleep 1000");
+    let mut machine = Machine::with(&[holder.key()]);
+    let mut hands = home.executor();
+    let mut refused = terminate(of_process(&holder), LONG);
+    refused.limits.exporter = Some(holder.key());
+    let mut changed = terminate(of_process(&holder), LONG);
+    Arc::make_mut(&mut changed.subject).members[0].uid = Some(1);
+    let late = ActionRequest { until: Some(Duration::ZERO), ..terminate(of_process(&holder), LONG) };
+    for (attempts, last) in
+        [([&refused, &changed], &refused), ([&refused, &late], &changed), ([&late, &changed], &late)]
+    {
+        for attempt in attempts {
+            assert_ne!(hands.act(attempt.clone(), &mut machine).outcome, Outcome::Failed);
+        }
+        let report = hands.act(last.clone(), &mut machine);
+        assert_eq!((report.outcome, report.acted), (Outcome::Failed, false));
+        assert!(report.detail.starts_with("3 attempts in a row: "), "{}", report.detail);
+    }
+    let watched = ActionRequest { mode: Mode::DryRun, ..refused.clone() };
+    for _ in 0..4 {
+        assert_eq!(hands.act(watched.clone(), &mut machine).outcome, Outcome::Refused, "nothing is tried");
+    }
+    assert!(holder.lives() && home.signals().is_empty());
+    assert_eq!(hands.act(terminate(of_process(&holder), LONG), &mut machine).outcome, Outcome::Released);
+}
+
+#[test]
 fn one_that_ignores_term_is_killed_after_the_grace() {
     let home = Home::new();
     let holder = Holder::shell(&home, "trap '' TERM; echo ready; exec sleep 1000");

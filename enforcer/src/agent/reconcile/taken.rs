@@ -54,7 +54,7 @@ impl Reconciler<'_> {
                 };
                 Some(Taken { by, session: lease.number("session"), at_ms: pass.granted(lease) })
             }
-            None if record.lease.is_none() && gpu.owner.is_none() && gpu.idle + gpu.pot + gpu.bar == 0 => {
+            None if record.lease.is_none() && gpu.owner.is_none() && gpu.is_unlisted() => {
                 let witness = self.witness(gpu, record, (actor, keeps))?;
                 let by = match witness.as_ref().and_then(|witness| witness.lives(&self.local_host)) {
                     Some(true) => Taker::Runs,
