@@ -94,6 +94,7 @@ fn policy() -> Policy {
 fn rule(number: usize) -> Rule {
     let step = |of: usize| f64::from(u8::try_from(number % of).unwrap_or_default());
     Rule {
+        hold: None,
         name: format!("rule-{number}").into(),
         mode: Mode::Enforce,
         target: Kind::Process,

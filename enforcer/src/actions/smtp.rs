@@ -48,12 +48,12 @@ impl MailError {
         why
     }
 
-    /// Classifies an error. `or` is for those that the server did not declare as permanent.
-    fn of(error: &Error, or: fn(String) -> Self) -> Self {
+    /// Classifies an error about a message.
+    fn of(error: &Error) -> Self {
         if error.is_permanent() || error.is_client() {
             return Self::Never(format!("the server refused it: {error}"));
         }
-        or(error.to_string())
+        Self::Later(error.to_string())
     }
 }
 
@@ -92,7 +92,7 @@ async fn exchange(mail: &Mail, node: &str, message: &Message) -> Result<(), Mail
     let late = |_| MailError::Server("the server did not respond in time".to_owned());
     let mut connection = timeout(CONNECT, connect(mail, node)).await.map_err(late)??;
     let sent = connection.send(message.envelope(), &message.formatted()).await;
-    sent.map_err(|error| MailError::of(&error, MailError::Later))?;
+    sent.map_err(|error| MailError::of(&error))?;
     // The server has the message, whatever it responds.
     drop(timeout(CHECK, connection.quit()).await);
     Ok(())
@@ -100,7 +100,8 @@ async fn exchange(mail: &Mail, node: &str, message: &Message) -> Result<(), Mail
 
 /// Connects and logs in.
 async fn connect(mail: &Mail, node: &str) -> Result<AsyncSmtpConnection, MailError> {
-    let failed = |error: Error| MailError::of(&error, MailError::Server);
+    // A refused login, for example, can be corrected before the mail is given up.
+    let failed = |error: Error| MailError::Server(error.to_string());
     let parameters = || {
         TlsParameters::new_rustls(mail.host.clone()).map_err(|why| MailError::Server(format!("TLS: {why}")))
     };

@@ -29,13 +29,7 @@ pub(crate) fn named(user: &str, comm: &str) -> Status {
             until: Some(1_700_003_600.0),
             detail: "by root: upgrade".into(),
         }],
-        owner_holds: vec![OwnerHoldStatus {
-            rule: "idle".into(),
-            target: TargetId("process:4711@98765".into()),
-            uid: 1000,
-            left: Some(5400.0),
-            reason: format!("{comm} is not saved"),
-        }],
+        owner_holds: vec![owner_hold(comm)],
         breakers: vec![Open {
             breaker: Breaker::Mass,
             hold: Hold::MassBreaker,
@@ -96,6 +90,16 @@ fn policy() -> PolicyStatus {
         last: Some(Reloaded::Refused),
         read: Some(1_699_999_900.0),
         faults: vec!["rules.yaml:3:9: no attribute is called \"gpu_utill\"; gpu_util is".into()],
+    }
+}
+
+fn owner_hold(comm: &str) -> OwnerHoldStatus {
+    OwnerHoldStatus {
+        rule: "idle".into(),
+        target: TargetId("process:4711@98765".into()),
+        uid: 1000,
+        left: Some(5400.0),
+        reason: format!("{comm} is not saved"),
     }
 }
 

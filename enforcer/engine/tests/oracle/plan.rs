@@ -172,6 +172,7 @@ impl RulePlan {
             until: until.map(Duration::from_millis),
         });
         Rule {
+            hold: None,
             name: Arc::from(self.name.as_str()),
             mode: self.mode,
             target: self.target,
