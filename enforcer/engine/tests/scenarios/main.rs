@@ -1302,7 +1302,7 @@ fn picked_workload_is_reported_with_its_countdown() {
         node.tick();
     }
     let about = |pid| {
-        let question = Question { pid: Some(pid), rule: None };
+        let question = Question { pid: Some(pid), ..Question::default() };
         let notifying = node.engine.explain(node.now(0), &question).unwrap();
         notifying.into_iter().find(|notifying| notifying.kind == Kind::Workload).unwrap()
     };

@@ -115,7 +115,7 @@ fn holds_are_shown_until_they_end() {
     node.run(MATCHES);
     node.hold(1000, 10, HeldTargets::Pid(4100)).unwrap();
     node.wait(TICK);
-    let question = Question { pid: Some(4100), rule: None };
+    let question = Question { pid: Some(4100), ..Question::default() };
     let explained =
         |node: &Node| node.engine.explain(node.now(0), &question).unwrap().pop().unwrap().owner_hold;
     let hold = explained(&node).unwrap();
