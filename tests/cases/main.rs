@@ -42,6 +42,7 @@ mod outages;
 mod own_cgroup;
 mod packages;
 mod pick;
+mod pod_resources;
 mod privileged_process;
 mod prometheus;
 mod protect;
