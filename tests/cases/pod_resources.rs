@@ -10,7 +10,8 @@
 )]
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use end_to_end::exporter::Exporter;
 use end_to_end::fake::Scenario;
@@ -240,8 +241,7 @@ fn devices_without_a_valid_name_or_gpu_are_counted_and_attributed_to_none() {
 #[test]
 fn exporter_asks_the_kubelet_as_root_while_another_user_serves() {
     let node = Node::start(&usual(), &["--web.user=65532"]);
-    let directory = std::fs::metadata(node.kubelet.socket().parent().unwrap()).unwrap();
-    assert_eq!(directory.mode() & 0o777, 0o700);
+    set_permissions(node.kubelet.socket().parent().unwrap(), Permissions::from_mode(0o700)).unwrap();
     let before = node.kubelet.calls("List");
     node.exporter.until("another call", |_| (node.kubelet.calls("List") > before + 2).then_some(()));
     assert_eq!(node.until_source(None).all("bailiff_gpu_allocation_info", &[]).count(), 3);

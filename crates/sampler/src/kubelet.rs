@@ -182,3 +182,60 @@ fn container_names(directory: &Path) -> Option<BTreeMap<String, ContainerName>> 
         Err(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn poller() -> (KubeletPoller, Sender<Poll>) {
+        let (sender, polls) = channel();
+        let (began, fresh) = (100 * SECOND, 40 * SECOND);
+        (KubeletPoller { polls, latest: None, began, fresh, _stop: sync_channel(0).0 }, sender)
+    }
+
+    fn poll(at: u32, outcome: Result<PodResources, KubeletError>) -> Poll {
+        Poll { took: SECOND, outcome, at: at * SECOND, has_gap: true }
+    }
+
+    #[test]
+    fn answer_is_used_until_the_next_or_until_it_is_too_old() {
+        let (mut poller, polls) = poller();
+        let mut at = |seconds: u32| {
+            let mut rest = Rest::default();
+            poller.fill(seconds * SECOND, &mut rest);
+            let state = rest.pod_resources_state.map(|state| state.fault);
+            (state, rest.pod_resources.map(|found| found.boot_ms), rest.gaps.of(Gap::PodResources))
+        };
+        assert_eq!(at(101), (None, None, 0), "the first query is not complete");
+        assert_eq!(at(141), (Some(Some(Fault::Timeout)), None, 0));
+        let answer = |boot_ms| Ok(PodResources { boot_ms, ..PodResources::default() });
+        polls.send(poll(142, answer(1))).unwrap();
+        assert_eq!(at(143), (Some(None), Some(1), 1));
+        assert_eq!(at(182), (Some(None), Some(1), 0), "a gap is counted once");
+        assert_eq!(at(183), (Some(Some(Fault::Timeout)), None, 0));
+        polls.send(poll(183, answer(2))).unwrap();
+        polls.send(poll(184, Err(KubeletError { fault: Fault::Unreachable, text: String::new() }))).unwrap();
+        assert_eq!(at(185), (Some(Some(Fault::Unreachable)), None, 1));
+    }
+
+    #[test]
+    fn names_of_containers_are_those_of_the_links() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(container_names(&directory.path().join("absent")), Some(BTreeMap::new()));
+        let id = "0123456789abcdef".repeat(4);
+        for name in [format!("web-0_team_main-{id}.log"), "other.log".to_owned()] {
+            symlink("/nowhere", directory.path().join(name)).unwrap();
+        }
+        let name = ContainerName::new("team", "web-0", "main").unwrap();
+        assert_eq!(container_names(directory.path()), Some([(id, name)].into()));
+        let file = directory.path().join("other.log");
+        assert_eq!(container_names(&file), Some(BTreeMap::new()), "the link leads nowhere");
+        for n in 0..=MOST_CONTAINERS {
+            symlink("/nowhere", directory.path().join(format!("web-0_team_main-{n:064x}.log"))).unwrap();
+        }
+        assert_eq!(container_names(directory.path()), None, "there are too many");
+    }
+}

@@ -104,7 +104,6 @@ pub struct PodDevice {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DynamicDevice {
     /// The container.
-    #[serde(flatten)]
     pub container: ContainerName,
     /// Name of the driver.
     pub driver: String,
@@ -219,7 +218,6 @@ pub enum PodGpuState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PodAllocation {
     /// The container.
-    #[serde(flatten)]
     pub container: ContainerName,
     /// Name of the resource.
     pub resource: String,

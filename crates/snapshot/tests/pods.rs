@@ -407,7 +407,7 @@ fn stream_has_the_allocations_without_their_times() {
     let expected = serde_json::json!({
         "boot_ms": 10000,
         "allocations": [{
-            "namespace": "team", "pod": "a", "container": "main", "resource": "nvidia.com/gpu", "gpu": "0",
+            "container": {"namespace": "team", "pod": "a", "container": "main"}, "resource": "nvidia.com/gpu", "gpu": "0",
             "gpu_uuid": "GPU-0", "shared": false, "share": 1.0, "state": "no_process",
         }],
         "unallocated": [{"gpu": "0", "gpu_uuid": "GPU-0", "processes": 0}],

@@ -18,10 +18,12 @@ pub(crate) type Totals = BTreeMap<AllocationKey, StateSeconds>;
 pub(crate) fn join(sample: &PodResources, now: &Snapshot, previous: Option<&Snapshot>) -> PodGpus {
     let mut join = Join::new(sample, now);
     let allocated = join.allocated();
+    let before = previous.iter().flat_map(|previous| &previous.pods).flat_map(|pods| &pods.allocations);
+    let before: BTreeSet<AllocationKey> = before.filter_map(PodAllocation::key).collect();
     let mut allocations: Vec<PodAllocation> =
         allocated.values().map(|allocated| join.allocation(allocated)).collect();
     for allocation in &mut allocations {
-        allocation.seconds = seconds(allocation, now, previous);
+        allocation.seconds = seconds((allocation, &before), now, previous);
     }
     let unallocated = join.unallocated(&allocated);
     let count = |(reason, count): (&Unattributed, &u64)| (reason.name().to_owned(), *count);
@@ -51,13 +53,16 @@ impl PodAllocation {
 
 /// Returns the time in each state. A window counts if the GPU was allocated at both ends of it, and then for the state at its
 /// end.
-fn seconds(allocation: &PodAllocation, now: &Snapshot, previous: Option<&Snapshot>) -> Option<StateSeconds> {
+fn seconds(
+    (allocation, before): (&PodAllocation, &BTreeSet<AllocationKey>),
+    now: &Snapshot,
+    previous: Option<&Snapshot>,
+) -> Option<StateSeconds> {
     let (key, share) = (allocation.key()?, allocation.share?);
     let zero = || PodGpuState::ALL.map(|state| (state, 0.0)).into();
     let Some(previous) = previous else { return Some(zero()) };
     let mut seconds = previous.pod_seconds.get(&key).cloned().unwrap_or_else(zero);
-    let before = previous.pods.iter().flat_map(|pods| &pods.allocations);
-    if before.filter_map(PodAllocation::key).any(|before| before == key) {
+    if before.contains(&key) {
         let window = now.at.boot.saturating_sub(previous.at.boot);
         // A longer window means that samples were missed.
         let no_gap = window <= now.interval * 2 + now.took;
