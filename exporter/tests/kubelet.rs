@@ -3,7 +3,9 @@
 #![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 #![allow(clippy::disallowed_methods, reason = "a test has files")]
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
@@ -11,6 +13,8 @@ use std::thread;
 use bailiff_exporter::kubelet::query;
 use bailiff_sampler::KubeletMethod;
 use bailiff_snapshot::Fault;
+use rustix::process::Uid;
+use rustix::thread::set_thread_uid;
 use tempfile::TempDir;
 
 // Types and flags of frames (RFC 9113).
@@ -205,6 +209,27 @@ fn kubelet_that_does_not_end_its_response_is_late() {
         assert_eq!(asked(&[settings(), head(), data(0, 200, b"abc")], then), Err(Fault::Timeout));
     }
     assert_eq!(asked(&[], Then::Waits), Err(Fault::Timeout));
+}
+
+#[test]
+fn server_of_another_user_is_not_the_kubelet() {
+    if !rustix::process::geteuid().is_root() {
+        println!("only root can act as another user: nothing was tested");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("our own directory");
+    let path = directory.path().join("kubelet.sock");
+    let bind = {
+        let path = path.clone();
+        move || {
+            set_thread_uid(Uid::from_raw(65_534)).expect("root can be any user");
+            UnixListener::bind(path).expect("a socket")
+        }
+    };
+    let _listener = thread::spawn(bind).join().expect("a listener");
+    let fault = query(&path, KubeletMethod::List).map_err(|error| error.fault);
+    assert_eq!(fault, Err(Fault::NotPermitted));
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! waiting.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread;
@@ -68,13 +67,24 @@ pub(crate) struct KubeletPoller {
 }
 
 impl KubeletPoller {
-    pub(crate) fn start(settings: PodResourcesSettings, query: QueryKubelet) -> io::Result<Self> {
+    /// Starts the thread. If that fails, the source is down.
+    pub(crate) fn start(settings: PodResourcesSettings, query: QueryKubelet) -> Self {
         let (sender, polls) = channel();
         let (stop, stopped) = sync_channel(0);
         let (began, fresh) = (since_boot(), settings.interval + PATIENCE);
         let thread = PollerThread { settings, query, allocatable: None, age: 0 };
-        thread::Builder::new().name("kubelet".into()).spawn(move || thread.run(&sender, &stopped))?;
-        Ok(Self { polls, latest: None, began, fresh, _stop: stop })
+        let run = move || thread.run(&sender, &stopped);
+        let started = thread::Builder::new().name("kubelet".into()).spawn(run);
+        let latest = started.err().map(|error| Poll {
+            took: Duration::ZERO,
+            outcome: Err(KubeletError {
+                fault: Fault::Error,
+                text: format!("cannot start a thread: {error}"),
+            }),
+            at: began,
+            has_gap: false,
+        });
+        Self { polls, latest, began, fresh, _stop: stop }
     }
 
     /// Adds the last answer and the state of the source. Before the first query is complete, there is neither.

@@ -57,7 +57,7 @@ fn work(query: Option<QueryKubelet>) -> io::Result<()> {
     let mut requests = socket.try_clone()?;
     crate::proc::reserve_descriptors();
     let kubelet = settings.pod_resources.clone().zip(query);
-    let kubelet = kubelet.map(|(settings, query)| KubeletPoller::start(settings, query)).transpose()?;
+    let kubelet = kubelet.map(|(settings, query)| KubeletPoller::start(settings, query));
     let kernel_log = settings.kernel_log.clone().map(KernelLogReader::open);
     let (gpus, driver) = match Gpus::open(settings.nvml_library.as_deref()) {
         Ok(open) => open,
