@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
     }
     match args.next().as_deref().and_then(OsStr::to_str) {
         Some(launcher::LAUNCHER_ROLE) => return launcher::serve(),
-        Some(launcher::WORKER_ROLE) => return worker::serve(),
+        Some(launcher::WORKER_ROLE) => return worker::serve(None),
         Some(cuda::ROLE) => return cuda::serve(),
         // Its flags are parsed as by Python's argparse, not by clap.
         Some("idle-timeout") => return idle_timeout::main(idle_timeout::Name::Command, args),

@@ -93,6 +93,22 @@ pub struct Flags {
     /// Directory that contains the pods' log directories. Pod names and namespaces are read from it.
     #[arg(long, value_name = "PATH", default_value = "/var/log/pods")]
     pub pods: PathBuf,
+    /// Ask the kubelet which GPUs are allocated to which containers (docs/kubernetes.md). SOCKET is the socket of its
+    /// pod-resources API. Only root may connect.
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )]
+    pub pod_resources: Option<PathBuf>,
+    /// Time between two queries of the kubelet.
+    #[arg(long = "pod-resources.interval", value_name = "DURATION", default_value = "30s")]
+    pub pod_resources_interval: String,
+    /// Directory with links to the logs of containers. With --pod-resources, names of containers are read from it.
+    #[arg(long, value_name = "PATH", default_value = "/var/log/containers")]
+    pub containers: PathBuf,
     /// Treat the PID namespace of --procfs as the host's. Without this flag, details of processes are exported
     /// only if this program runs in the host's PID namespace.
     #[arg(long)]

@@ -221,6 +221,7 @@ mod tests {
                 leases: None,
                 quotas: None,
                 slurm: None,
+                pod_resources: None,
                 kernel_log: None,
                 mps: None,
                 gaps: Gaps::default(),

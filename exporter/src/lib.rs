@@ -4,6 +4,7 @@
 pub mod flags;
 pub mod gzip;
 pub mod health;
+pub mod kubelet;
 pub mod leases;
 pub mod metrics;
 pub mod mps;

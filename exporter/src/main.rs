@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bailiff_exporter::flags::Flags;
-use bailiff_exporter::run;
 use bailiff_exporter::settings::Settings;
+use bailiff_exporter::{kubelet, run};
 use bailiff_lifecycle::capabilities::{self, Capability};
 use bailiff_lifecycle::exit::{self, Stop};
 use bailiff_lifecycle::user::User;
@@ -20,7 +20,7 @@ const PROGRAM: &str = env!("CARGO_PKG_NAME");
 fn main() -> ExitCode {
     match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
         Some(launcher::LAUNCHER_ROLE) => launcher::serve(),
-        Some(launcher::WORKER_ROLE) => worker::serve(),
+        Some(launcher::WORKER_ROLE) => worker::serve(Some(kubelet::query)),
         _ => exit::report_outcome(PROGRAM, start()).into(),
     }
 }

@@ -286,6 +286,21 @@ SLURM_UNALLOCATED Gauge Bytes "bailiff_slurm_gpu_unallocated_bytes" ["slurm_job 
 SLURM_HOOK_RUNS Counter One "bailiff_slurm_hook_runs_total" ["hook result"]
     "Runs of the hooks of bailiff slurm since boot, by result."
     "Results: clean, not_clean, unknown, no_gpus (the job has none), invalid_config (slurm.yaml is invalid, and nothing was checked). Absent for results that did not occur.";
+POD_ALLOCATION Info One "bailiff_gpu_allocation_info" ["gpu gpu_uuid namespace pod container resource shared"]
+    "A GPU or MIG instance that the kubelet has allocated to a container. Only with --pod-resources."
+    "shared is true for a replica (time-slicing, MPS). As of the kubelet's last answer, which is at most --pod-resources.interval old, and without pods that have no processes. Devices that cannot be attributed to a GPU are counted in bailiff_gpu_allocations_unattributed.";
+POD_SECONDS Counter Seconds "bailiff_allocated_gpu_seconds_total" ["gpu gpu_uuid namespace pod container resource state"]
+    "Time for which the GPU was allocated to the container, weighted by the allocated part, by state, in seconds."
+    "States: busy (a process of the container was observed above 1 % utilization in the last window), idle (the container has processes on the GPU, and all of them were observed idle), no_process (it has none, and the driver's list is complete), unknown (none of these was observed, for example because the container of a process is not known). The part is 1 for a whole GPU or MIG instance, and for a replica 1 divided by the number of replicas. Absent if the number of replicas is unknown, and while the kubelet does not answer.";
+POD_UNATTRIBUTED Gauge One "bailiff_gpu_allocations_unattributed" ["reason"]
+    "Device ids of NVIDIA's resources in the kubelet's list whose use of a GPU is not known, by reason."
+    "Reasons: invalid_name (of the pod, container or resource), unknown_id (the form of the id), not_listed (the driver does not list the device), not_running (the pod has no processes: it has finished or not started), conflict (allocated twice and not shared; the allocation is published, with state unknown). Absent for reasons that do not occur.";
+POD_UNALLOCATED Gauge One "bailiff_gpu_unallocated_processes" ["gpu gpu_uuid"]
+    "Processes on the GPU that are in no container to which it is allocated."
+    "Only for GPUs that the kubelet can allocate. Display servers and MPS of the system do not count. Absent if one of the processes may have an allocation: its pod is not known, it started after the kubelet's last answer, or its pod has a device that is not attributed.";
+DRA_ALLOCATION Info One "bailiff_dra_allocation_info" ["namespace pod container driver pool device"]
+    "A device of NVIDIA that was allocated to a container dynamically (DRA)."
+    "Which GPU it is, is in a ResourceSlice of the API server, which is not read. Such GPUs are not in bailiff_gpu_allocation_info.";
 MPS_CONTROL_INFO Info One "bailiff_mps_control_info" ["pipe_directory log_directory pid uid"]
     "A running MPS control daemon."
     "A directory label is omitted if the exporter lacks the permission to read the daemon's environment (CAP_SYS_PTRACE). This and all other bailiff_mps_ metrics are absent if neither an MPS daemon nor an MPS server is running.";
@@ -354,7 +369,7 @@ MPS_PENDING Gauge One "bailiff_mps_pending_clients" ["pipe_directory uid"]
     "A client waits until the server is ready and the server of another user has no more clients. A client in another PID namespace cannot be checked and is reported for 5 minutes. Absent if no client is waiting.";
 SOURCE_UP Gauge One "bailiff_source_up" ["source"]
     "1 if the source returned data in the last snapshot, else 0."
-    "Sources: nvml, proc, redis, quota, mps, slurm. Also 0 if the last snapshot is older than two intervals plus the deadline; no samples are published in this case. mps is 1 if at least one control daemon responded to the last query. Absent if the source is not used: proc without a list of pids, redis without --lease.redis, quota without --quota.dir, mps without a control daemon, slurm before the first run of a hook.";
+    "Sources: nvml, proc, redis, quota, mps, slurm, pod_resources. Also 0 if the last snapshot is older than two intervals plus the deadline; no samples are published in this case. mps is 1 if at least one control daemon responded to the last query. Absent if the source is not used: proc without a list of pids, redis without --lease.redis, quota without --quota.dir, mps without a control daemon, slurm before the first run of a hook, pod_resources without --pod-resources and before the first query of the kubelet is complete.";
 SOURCE_FAULT_INFO Info One "bailiff_source_fault_info" ["source reason"]
     "Reason why a source returned no data."
     "Absent for a source with bailiff_source_up 1.";

@@ -4,6 +4,7 @@ mod gpus;
 mod itself;
 mod leases;
 mod mps;
+mod pods;
 mod processes;
 mod quotas;
 mod slurm;
@@ -57,6 +58,7 @@ pub fn write(content: Option<Content<'_>>, format: Format, out: &mut dyn Write) 
         leases::write(content.snapshot, &mut page);
         quotas::write(content.snapshot, content.selection, &mut page);
         slurm::write(content.snapshot, &mut page);
+        pods::write(content.snapshot, &mut page);
         mps::write(content.snapshot, content.selection, &mut page);
         itself::write(content.snapshot, content.dropped, &mut page);
     }

@@ -8,7 +8,7 @@ use bailiff_http::listen;
 use bailiff_lifecycle::logs;
 use bailiff_lifecycle::permissions::FilePermissions;
 use bailiff_lifecycle::user::User;
-use bailiff_sampler::{Claims, Commands, Mps, Namespace, SamplerSettings};
+use bailiff_sampler::{Claims, Commands, Mps, Namespace, PodResourcesSettings, SamplerSettings};
 use bailiff_snapshot::PidNamespace;
 
 use crate::flags::{Flags, Once};
@@ -85,6 +85,7 @@ impl TryFrom<Flags> for Settings {
         let deadline = duration("--deadline", &flags.deadline)?;
         let leases = pool(&flags, (interval, deadline))?;
         let mps = daemons(&flags)?;
+        let pod_resources = kubelet(&flags)?;
         if flags.max_connections == 0 {
             return Err("--web.max-connections=0 would refuse every connection".to_owned());
         }
@@ -108,6 +109,7 @@ impl TryFrom<Flags> for Settings {
                 pods: flags.pods,
                 quotas: Some(flags.quota_dir),
                 slurm: Some(flags.slurm_dir),
+                pod_resources,
                 interval,
                 deadline,
                 lookback: duration("--look-back", &flags.lookback)?,
@@ -155,6 +157,12 @@ fn daemons(flags: &Flags) -> Result<mps::MpsSettings, String> {
         interval: duration("--mps.interval", &flags.mps_interval)?,
         procfs: flags.procfs.clone(),
     })
+}
+
+fn kubelet(flags: &Flags) -> Result<Option<PodResourcesSettings>, String> {
+    let interval = duration("--pod-resources.interval", &flags.pod_resources_interval)?;
+    let containers = flags.containers.clone();
+    Ok(flags.pod_resources.clone().map(|socket| PodResourcesSettings { socket, interval, containers }))
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, String> {

@@ -23,7 +23,8 @@ use bailiff_snapshot::{
     ProcessKey, Sample, Seen, Snapshot,
 };
 use made_up::{
-    GIB, entry, facts, found, gpu, large, motley, pool, sample, small, walk, with_slurm, without_jobs,
+    GIB, entry, facts, found, gpu, large, motley, pool, sample, small, walk, with_pods, with_slurm,
+    without_jobs,
 };
 use parse::{Page, parse};
 use proptest::prelude::*;
@@ -68,7 +69,7 @@ fn both_formats_have_the_same_samples() {
 
 #[test]
 fn every_label_stands_in_the_table_and_most_families_on_this_page() {
-    let page = page(&walk([without_jobs(with_slurm(motley(1))), with_slurm(motley(2))]));
+    let page = page(&walk([without_jobs(with_slurm(motley(1))), with_slurm(motley(2))].map(with_pods)));
     for sample in &page.samples {
         let family = FAMILIES.iter().chain(OWN_PROCESS).find(|family| family.name == family_of(sample));
         let labels: Vec<&str> =
@@ -121,6 +122,36 @@ fn gpu_allocated_by_slurm_has_its_state_and_memory_elsewhere_is_reported() {
     assert_eq!(page.value("bailiff_slurm_gpu_unused_seconds", &[job, ("gpu", "4")]), Some(0.0));
     let elsewhere = [job, ("gpu", "0")];
     assert_eq!(page.value("bailiff_slurm_gpu_unallocated_bytes", &elsewhere), Some(1_073_741_824.0));
+}
+
+#[test]
+fn gpu_allocated_by_the_kubelet_has_its_time_and_others_are_counted() {
+    let page = page(&walk([motley(1), motley(2)].map(with_pods)));
+    let labels = |gpu| {
+        let of_pod = [("namespace", "research"), ("pod", "trainer-1"), ("container", "main")];
+        [&of_pod[..], &[("gpu", gpu), ("resource", "nvidia.com/gpu")]].concat()
+    };
+    let info = |gpu, shared| {
+        page.value("bailiff_gpu_allocation_info", &[&labels(gpu)[..], &[("shared", shared)]].concat())
+    };
+    assert_eq!((info("0", "false"), info("4", "true")), (Some(1.0), Some(1.0)));
+    let seconds = |gpu, state| {
+        page.value("bailiff_allocated_gpu_seconds_total", &[&labels(gpu)[..], &[("state", state)]].concat())
+    };
+    // GPU 0 has a process that is not in /proc.
+    assert_eq!(
+        ["busy", "idle", "no_process", "unknown"].map(|state| seconds("0", state)),
+        [0.0, 0.0, 0.0, 5.0].map(Some)
+    );
+    assert_eq!(seconds("4", "no_process"), Some(1.25));
+    assert_eq!(page.value("bailiff_gpu_allocations_unattributed", &[("reason", "not_listed")]), Some(1.0));
+    assert_eq!(page.value("bailiff_gpu_unallocated_processes", &[("gpu", "4")]), Some(0.0));
+    assert!(!with(&page, "gpu", "0").contains("bailiff_gpu_unallocated_processes"));
+    let device =
+        [("driver", "gpu.nvidia.com"), ("pool", "node-1"), ("device", "gpu-0"), ("pod", "trainer-1")];
+    assert_eq!(page.value("bailiff_dra_allocation_info", &device), Some(1.0));
+    let pods = parse(&written(&walk([motley(1), motley(2)]), usize::MAX, Format::Text));
+    assert!(pods.samples.iter().all(|sample| !sample.name.contains("allocat")), "the kubelet was not asked");
 }
 
 #[test]

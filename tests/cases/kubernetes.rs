@@ -142,6 +142,39 @@ fn manifest_flags_exist() {
     }
 }
 
+/// Only the component gives the exporter access to the kubelet. Its patches append to lists of the base.
+#[test]
+fn component_gives_the_exporter_the_kubelets_socket() {
+    let mut pod = manifest("daemon-set.yaml");
+    assert!(!pod.to_string().contains("kubelet"), "the base has fewer rights");
+    let component = read(directory().join("components/allocation/kustomization.yaml"));
+    let component: Value = serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &component))).unwrap();
+    let patch = component["patches"][0]["patch"].as_str().unwrap();
+    let patches: Value = serde_json::from_str(&stdout_of(&python(TO_JSON, &[], patch))).unwrap();
+    for patch in patches.as_array().unwrap() {
+        assert_eq!(patch["op"], "add");
+        let list = patch["path"].as_str().unwrap().strip_suffix("/-").unwrap();
+        pod.pointer_mut(list).unwrap().as_array_mut().unwrap().push(patch["value"].clone());
+    }
+    for version in VERSIONS {
+        let output = validated(version, &pod.to_string());
+        assert!(output.status.success(), "{version}: {output:?}");
+    }
+    let spec = &pod["spec"]["template"]["spec"];
+    let args = spec["containers"][0]["args"].as_array().unwrap();
+    let args: Vec<&str> = args.iter().map(|word| word.as_str().unwrap()).collect();
+    let help = stdout_of(&Command::new(programs::exporter()).args(&args).arg("--help").output().unwrap());
+    for (volume, directory) in
+        [("pod-resources", "/var/lib/kubelet/pod-resources"), ("containers", "/var/log/containers")]
+    {
+        let named = |list: &Value| list.as_array().unwrap().iter().find(|one| one["name"] == volume).cloned();
+        let mount = named(&spec["containers"][0]["volumeMounts"]).unwrap();
+        assert_eq!((&mount["mountPath"], &mount["readOnly"]), (&directory.into(), &true.into()));
+        assert_eq!(named(&spec["volumes"]).unwrap()["hostPath"]["path"], directory);
+    }
+    assert!(args.contains(&"--pod-resources") && help.contains("/var/log/containers"), "{args:?}");
+}
+
 /// `web_user` runs the exporter with these capabilities.
 #[test]
 fn exporter_has_the_tested_capabilities() {

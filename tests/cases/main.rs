@@ -43,6 +43,7 @@ mod own_cgroup;
 mod owner;
 mod packages;
 mod pick;
+mod pod_resources;
 mod privileged_process;
 mod prometheus;
 mod protect;

@@ -18,6 +18,7 @@ use end_to_end::cuda::{Machine, Running, uuid};
 use end_to_end::enforcer::Enforcer;
 use end_to_end::exporter::{self, Exporter};
 use end_to_end::fake::Scenario;
+use end_to_end::kubelet::{self, Kubelet};
 use end_to_end::leases;
 use end_to_end::node::{Node, TICKS};
 use end_to_end::procfs::{Process, Procfs};
@@ -194,7 +195,7 @@ struct Fixture {
     _running: (Vec<Running>, Tenant, Holder),
     /// Directory of Slurm's hooks.
     slurm: tempfile::TempDir,
-    _kept: (Scenario, Procfs, Redis, Machine, tempfile::TempDir),
+    _kept: (Scenario, Procfs, Redis, Machine, tempfile::TempDir, Kubelet),
 }
 
 /// A lease holder, which is terminated with its descendants on drop.
@@ -227,9 +228,11 @@ impl Fixture {
         let enforcer = node.home.enforcer(&[]);
         let (scenario, procfs) = (Scenario::named("busy"), others());
         let mut other = exporter::command(&scenario);
-        other.args(exporter::TICKS).arg("--procfs").arg(procfs.path());
+        let kubelet = Kubelet::start(&kubelet::answers(&[kubelet::pod("trainer", &[UUID])], &[UUID]));
+        kubelet.add_pod("trainer", "9c5b4a5e-7d1f-4f0e-9a3b-0a1b2c3d4e5f", &"0123456789abcdef".repeat(4));
+        other.args(exporter::TICKS).arg("--procfs").arg(procfs.path()).args(kubelet.flags());
         let other = Exporter::spawn(other);
-        let kept = (scenario, procfs, redis, machine, quotas);
+        let kept = (scenario, procfs, redis, machine, quotas, kubelet);
         Self { node, enforcer, other, due, _running: (running, flagged, holder), slurm, _kept: kept }
     }
 

@@ -124,6 +124,15 @@ fn pure_crates_cannot_access_the_outside() {
     }
 }
 
+/// The enforcer and the command for users do not link the client of the kubelet, because none of their crates needs it.
+#[test]
+fn only_the_exporter_depends_on_h2() {
+    let packages = packages();
+    let users = packages.iter().filter(|package| dependencies(package).contains("h2"));
+    let users: Vec<&str> = users.map(|package| package["name"].as_str().unwrap()).collect();
+    assert_eq!(users, ["bailiff-exporter"]);
+}
+
 /// Returns a crate's modules: the content of each file by module path, such as `info::rows`. The path of the
 /// crate's root is "".
 fn modules(source: &Path) -> BTreeMap<String, String> {

@@ -24,6 +24,7 @@ pub mod hostile_redis;
 pub mod http;
 pub mod hung;
 pub mod idle_timeout;
+pub mod kubelet;
 pub mod leases;
 pub mod legacy;
 pub mod mps;

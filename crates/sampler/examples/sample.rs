@@ -14,7 +14,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some(launcher::LAUNCHER_ROLE) => return Ok(launcher::serve()),
-        Some(launcher::WORKER_ROLE) => return Ok(worker::serve()),
+        Some(launcher::WORKER_ROLE) => return Ok(worker::serve(None)),
         _ => {}
     }
     let interval = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(1000);

@@ -10,6 +10,7 @@ mod channel;
 pub mod cuda;
 mod device_file_scan;
 mod kernel_log;
+mod kubelet;
 pub mod launcher;
 mod message;
 mod mps;
@@ -33,8 +34,9 @@ pub fn uuids(library: Option<&std::path::Path>) -> Result<Vec<Option<String>>, S
     gpus.map_err(|(_, words)| words)
 }
 
+pub use kubelet::{KubeletError, KubeletMethod, QueryKubelet};
 pub use launcher::Launcher;
 pub use proc::device_processes;
-pub use settings::{Claims, Commands, Mps, Namespace, SamplerSettings};
+pub use settings::{Claims, Commands, Mps, Namespace, PodResourcesSettings, SamplerSettings};
 pub use slurm::read as read_slurm_directory;
 pub use supervisor::Supervisor;

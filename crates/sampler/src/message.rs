@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    DeviceProcesses, Driver, Fault, Gaps, GpuSample, KernelLog, Mps, Quota, Relative, Seen, SlurmSample,
-    SourceState,
+    DeviceProcesses, Driver, Fault, Gaps, GpuSample, KernelLog, Mps, PodResources, Quota, Relative, Seen,
+    SlurmSample, SourceState,
 };
 
 /// From the supervisor to the worker. It contains neither paths nor privileges: the process that faces the
@@ -57,6 +57,10 @@ pub(crate) struct Rest {
     pub(crate) mps: Option<Mps>,
     pub(crate) slurm: Option<SlurmSample>,
     pub(crate) slurm_state: Option<SourceState>,
+    pub(crate) pod_resources: Option<PodResources>,
+    pub(crate) pod_resources_state: Option<SourceState>,
+    /// Why the kubelet did not answer, for the log.
+    pub(crate) pod_resources_error: Option<String>,
     pub(crate) kernel_log: Option<KernelLog>,
     /// Why the kernel log could not be read, for the log.
     pub(crate) kernel_log_error: Option<String>,

@@ -73,6 +73,7 @@ impl SampleBuilder {
             quotas: rest.quotas,
             mps: rest.mps,
             slurm: rest.slurm,
+            pod_resources: rest.pod_resources,
             kernel_log: rest.kernel_log,
             gaps: rest.gaps,
             workers_hung: frame.workers_hung,
@@ -99,11 +100,13 @@ impl SampleBuilder {
         };
         let quota = self.rest.as_ref().and_then(|rest| rest.quota_state);
         let slurm = self.rest.as_ref().and_then(|rest| rest.slurm_state);
+        let pod_resources = self.rest.as_ref().and_then(|rest| rest.pod_resources_state);
         let all = [
             (Source::Nvml, Some(nvml)),
             (Source::Proc, proc),
             (Source::Quota, quota),
             (Source::Slurm, slurm),
+            (Source::PodResources, pod_resources),
         ];
         all.into_iter().filter_map(|(source, state)| Some((source, state?))).collect()
     }

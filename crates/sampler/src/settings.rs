@@ -20,6 +20,8 @@ pub struct SamplerSettings {
     pub quotas: Option<PathBuf>,
     /// Directory of Slurm's hooks; `None` to skip it.
     pub slurm: Option<PathBuf>,
+    /// How the kubelet is asked for the devices of containers; `None` if it is not.
+    pub pod_resources: Option<PodResourcesSettings>,
     /// Sampling interval.
     pub interval: Duration,
     /// Deadline for driver calls in a sample. A GPU that has not responded after two fifths of it counts as
@@ -44,6 +46,17 @@ pub struct SamplerSettings {
     pub mig_idle: bool,
     /// File with the kernel log's records; `None` to skip it.
     pub kernel_log: Option<PathBuf>,
+}
+
+/// How the kubelet's pod-resources API is queried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodResourcesSettings {
+    /// The kubelet's Unix socket.
+    pub socket: PathBuf,
+    /// Time between two queries.
+    pub interval: Duration,
+    /// Directory with links to the logs of containers, whose names contain the names and ids of containers.
+    pub containers: PathBuf,
 }
 
 /// Whether command lines are read. They may contain secrets, and reading one can block on the process.
@@ -94,6 +107,7 @@ impl Default for SamplerSettings {
             pods: "/var/log/pods".into(),
             quotas: None,
             slurm: None,
+            pod_resources: None,
             interval: Duration::from_secs(5),
             deadline: Duration::from_secs(2),
             lookback: Duration::from_secs(10),

@@ -40,6 +40,8 @@ pub struct Supervisor {
     logged: Option<String>,
     /// Error of the kernel log that was logged last.
     kernel_log_error: Option<String>,
+    /// Error of the kubelet that was logged last, unless it has answered since.
+    kubelet_error: Option<String>,
 }
 
 struct Worker {
@@ -120,6 +122,7 @@ impl Supervisor {
             plain: None,
             logged: None,
             kernel_log_error: None,
+            kubelet_error: None,
         }
     }
 
@@ -286,6 +289,13 @@ impl Supervisor {
             && self.kernel_log_error.replace(words.clone()).as_ref() != Some(words)
         {
             tracing::warn!("{words}");
+        }
+        if let Some(words) = &rest.pod_resources_error {
+            if self.kubelet_error.replace(words.clone()).as_ref() != Some(words) {
+                tracing::warn!("cannot read the devices of pods: {words}");
+            }
+        } else if rest.pod_resources.is_some() && self.kubelet_error.take().is_some() {
+            tracing::info!("the kubelet answers again");
         }
         if let Some(fault) = rest.proc_fault {
             let procfs = self.settings.procfs.display();

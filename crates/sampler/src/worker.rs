@@ -17,6 +17,7 @@ use crate::cgroup_limits::{CgroupLimits, Cgroups, can_be_found};
 use crate::channel;
 use crate::device_file_scan::{DeviceFileScan, Interval, has_unattributed};
 use crate::kernel_log::KernelLogReader;
+use crate::kubelet::{KubeletPoller, QueryKubelet};
 use crate::launcher;
 use crate::message::{Request, Rest, WorkerMessage};
 use crate::mps;
@@ -36,24 +37,27 @@ const QUOTA_PART: u32 = 8;
 /// Time for which a worker skips processes without GPU memory, if its predecessor hung in `/proc`.
 const WALK_PAUSE: Duration = Duration::from_mins(5);
 
-/// Main function of a worker: takes samples until standard input closes.
-pub fn serve() -> ExitCode {
+/// Main function of a worker: takes samples until standard input closes. The kubelet is asked with `query`, if the settings
+/// contain its socket.
+pub fn serve(query: Option<QueryKubelet>) -> ExitCode {
     // A hung worker does not notice that its input was closed, so the kernel kills it when the launcher
     // exits.
     let with_launcher = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    match with_launcher.map_err(io::Error::from).and_then(|()| work()) {
+    match with_launcher.map_err(io::Error::from).and_then(|()| work(query)) {
         Ok(()) => ExitCode::SUCCESS,
         // The error needs no report: the supervisor has exited, or sees the socket close.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn work() -> io::Result<()> {
+fn work(query: Option<QueryKubelet>) -> io::Result<()> {
     let settings = launcher::worker_settings().ok_or(io::ErrorKind::InvalidInput)?;
     // Requests and reports both use the socket on standard input.
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut requests = socket.try_clone()?;
     crate::proc::reserve_descriptors();
+    let kubelet = settings.pod_resources.clone().zip(query);
+    let kubelet = kubelet.map(|(settings, query)| KubeletPoller::start(settings, query));
     let kernel_log = settings.kernel_log.clone().map(KernelLogReader::open);
     let (gpus, driver) = match Gpus::open(settings.nvml_library.as_deref()) {
         Ok(open) => open,
@@ -71,6 +75,7 @@ fn work() -> io::Result<()> {
         quotas,
         boot,
         kernel_log,
+        kubelet,
         device_file_scan: DeviceFileScan::default(),
         cgroups: Cgroups::new(),
         began: Instant::now(),
@@ -92,6 +97,7 @@ struct Worker {
     quotas: Option<Quotas>,
     boot: Option<BootId>,
     kernel_log: Option<KernelLogReader>,
+    kubelet: Option<KubeletPoller>,
     device_file_scan: DeviceFileScan,
     /// Cgroups of the processes in the previous sample.
     cgroups: Cgroups,
@@ -144,6 +150,7 @@ impl Worker {
             self.find_mps(began, &mut rest);
             self.read_quotas(began, &mut rest);
             self.read_slurm(&mut rest);
+            self.read_pod_resources(&mut rest);
             self.scan_device_files((began, unattributed), &mut rest);
         }
         say(&mut self.socket, &WorkerMessage::Done(Box::new(rest)))?;
@@ -240,6 +247,15 @@ impl Worker {
                 rest.slurm = found;
             }
             Err(fault) => rest.slurm_state = Some(SourceState::down(fault)),
+        }
+    }
+
+    /// Adds the kubelet's last answer, and the pods whose processes were found.
+    fn read_pod_resources(&mut self, rest: &mut Rest) {
+        let (Some(kubelet), Ok(processes)) = (&mut self.kubelet, &mut self.processes) else { return };
+        kubelet.fill(now().boot, rest);
+        if let Some(found) = &mut rest.pod_resources {
+            found.live = processes.live_pods(&rest.processes, now().boot);
         }
     }
 

@@ -6,6 +6,7 @@ mod energy;
 mod instances;
 mod kernel_log;
 mod lost;
+pub(crate) mod pods;
 mod quotas;
 mod still;
 mod users;
@@ -34,14 +35,16 @@ impl Snapshot {
     /// Joins a sample with the previous snapshot.
     pub fn between(previous: Option<&Self>, mut sample: Sample) -> Self {
         let previous = previous.filter(|previous| previous.boot_id == sample.boot_id);
-        let slurm = sample.slurm.take();
+        let (slurm, pods) = (sample.slurm.take(), sample.pod_resources.take());
         let restored = restored(previous, &mut sample.processes);
-        let mut snapshot = Self { restored, ..Self::without_slurm(previous, sample) };
+        let mut snapshot = Self { restored, ..Self::without_allocations(previous, sample) };
         snapshot.slurm = slurm.map(|slurm| allocations::join(slurm, &snapshot, previous));
+        snapshot.pods = pods.map(|pods| pods::join(&pods, &snapshot, previous));
+        snapshot.pod_seconds = pods::totals(snapshot.pods.as_ref(), previous);
         snapshot
     }
 
-    fn without_slurm(previous: Option<&Self>, mut sample: Sample) -> Self {
+    fn without_allocations(previous: Option<&Self>, mut sample: Sample) -> Self {
         let mut join = Join::new(previous, &mut sample);
         join.instances = instances::of(previous, &sample.gpus, sample.namespace);
         let mut gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
@@ -78,6 +81,8 @@ impl Snapshot {
             quotas,
             mps: sample.mps,
             slurm: None,
+            pods: None,
+            pod_seconds: BTreeMap::new(),
             kernel_log,
             restored: BTreeSet::new(),
             gaps: join.gaps,

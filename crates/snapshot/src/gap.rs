@@ -51,6 +51,8 @@ pub enum Gap {
     Mps = "mps",
     /// A record of a Slurm job was not read, because it is invalid, is not root's, or there are too many.
     Slurm = "slurm",
+    /// The kubelet's list of allocatable devices, or the names of containers, could not be read (`--pod-resources`).
+    PodResources = "pod_resources",
 }
 }
 

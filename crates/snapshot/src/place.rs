@@ -280,7 +280,7 @@ fn container(part: &str) -> Option<(&'static str, &str)> {
 }
 
 /// Returns whether text is a container id: the 64 hexadecimal digits of a SHA-256.
-fn is_id(text: &str) -> bool {
+pub(crate) fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

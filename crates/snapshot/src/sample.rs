@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BootId, Gaps, GpuSample, KernelLog, Leases, Moment, Mps, PidNamespace, Quota, Relative, Seen,
-    SlurmSample, Source, SourceState,
+    BootId, Gaps, GpuSample, KernelLog, Leases, Moment, Mps, PidNamespace, PodResources, Quota, Relative,
+    Seen, SlurmSample, Source, SourceState,
 };
 
 /// Versions reported by the driver.
@@ -92,6 +92,8 @@ pub struct Sample {
     pub mps: Option<Mps>,
     /// What Slurm's hooks left; `None` if they have not run, or their directory could not be read.
     pub slurm: Option<SlurmSample>,
+    /// Devices that the kubelet has allocated; `None` if it was not asked, or did not answer.
+    pub pod_resources: Option<PodResources>,
     /// Xid errors in the kernel log; `None` if it was not read.
     pub kernel_log: Option<KernelLog>,
     /// Number of gaps: data that could not be read.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::Names;
+use crate::pod_resources::{AllocationKey, PodGpus, StateSeconds};
 use crate::utilization::Window;
 use crate::{
     About, BootId, CgroupMemory, DeviceProcesses, Driver, Energy, EnergyParts, Facts, Fault, Gaps, GpuId,
@@ -59,6 +60,10 @@ pub struct Snapshot {
     pub mps: Option<Mps>,
     /// GPUs allocated by Slurm; `None` if its hooks have not run, or their directory could not be read.
     pub slurm: Option<SlurmNode>,
+    /// GPUs that are allocated to pods; `None` if the kubelet was not asked, or did not answer.
+    pub pods: Option<PodGpus>,
+    /// Time of each allocation to a container in each state. It is kept while the kubelet does not answer.
+    pub pod_seconds: BTreeMap<AllocationKey, StateSeconds>,
     /// What is kept of the kernel log; `None` if it was never read.
     pub kernel_log: Option<KernelLogState>,
     /// Number of all gaps so far.

@@ -20,6 +20,8 @@ pub enum Source {
     Mps = "mps",
     /// Directory of Slurm's hooks, if they have run.
     Slurm = "slurm",
+    /// The kubelet's pod-resources API, if configured.
+    PodResources = "pod_resources",
 }
 }
 
@@ -47,7 +49,7 @@ pub enum Fault {
     Lost = "lost",
     /// Permission was denied, or a password is missing.
     NotPermitted = "not_permitted",
-    /// No process listens at the address of Redis or of an MPS control daemon.
+    /// No process listens at the address of Redis, of an MPS control daemon or of the kubelet.
     Unreachable = "unreachable",
     /// The sampling worker exited (for example because the driver's library crashed) or could not be started.
     WorkerFailed = "worker_failed",

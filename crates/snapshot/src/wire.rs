@@ -12,8 +12,8 @@ use serde_with_macros::skip_serializing_none;
 
 use crate::{
     CgroupMemory, Claim, ClockEvent, ComputeMode, DeviceProcesses, EnergyParts, Fault, Leases, LostGpu,
-    MemoryUnknown, Mps, PidNamespace, Place, ProcessKey, Quota, RecoveryAction, Role, SlurmNode, State,
-    Stuck, Why, Word,
+    MemoryUnknown, Mps, PidNamespace, Place, PodGpus, ProcessKey, Quota, RecoveryAction, Role, SlurmNode,
+    State, Stuck, Why, Word,
 };
 
 /// Version that is written, and the only one that is accepted.
@@ -54,7 +54,8 @@ pub struct Snapshot {
     /// Whether the driver's pids are those of the exporter's `/proc`. Only with `host` are they attributed to processes.
     pub pid_namespace: Word<PidNamespace>,
     /// State of each source by name: `nvml`, `proc`, `redis` if there is a lease pool, `quota` if there is a
-    /// quota directory, `mps` if MPS is running, `slurm` if its hooks have run.
+    /// quota directory, `mps` if MPS is running, `slurm` if its hooks have run, `pod_resources` if the kubelet
+    /// is asked.
     pub sources: BTreeMap<String, Source>,
     /// GPUs and MIG instances.
     pub gpus: Vec<Gpu>,
@@ -79,6 +80,8 @@ pub struct Snapshot {
     pub mps: Option<Mps>,
     /// GPUs allocated by Slurm; `None` if its hooks have not run, or their directory could not be read.
     pub slurm: Option<SlurmNode>,
+    /// GPUs that are allocated to pods; `None` if the kubelet was not asked, or did not answer (`sources` shows the reason).
+    pub pods: Option<PodGpus>,
 }
 
 /// A process without GPU memory that belongs to the workload of a holder.

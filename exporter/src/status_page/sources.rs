@@ -36,6 +36,7 @@ fn cells(source: Source, state: SourceState, age: Option<Duration>) -> [Cell; 4]
         Source::Quota => Cell::Named("quota".to_owned(), "quota files".to_owned()),
         Source::Mps => Cell::Named("mps".to_owned(), "control daemons".to_owned()),
         Source::Slurm => Cell::Named("slurm".to_owned(), "GPUs of jobs".to_owned()),
+        Source::PodResources => Cell::Named("pod_resources".to_owned(), "GPUs of pods".to_owned()),
     };
     let took = state.took.map(|took| format!("{:.1} ms", took.as_secs_f64() * 1e3));
     // A driver that reports no GPUs has answered.
@@ -62,6 +63,7 @@ fn asked(source: Source, snapshot: &Snapshot) -> Option<Duration> {
     match source {
         Source::Nvml | Source::Proc | Source::Quota | Source::Slurm => Some(Duration::ZERO),
         Source::Redis => snapshot.leases.as_ref().map(|leases| before(leases.boot_ms)),
+        Source::PodResources => snapshot.pods.as_ref().map(|pods| before(pods.boot_ms)),
         Source::Mps => {
             let answers = snapshot.mps.as_ref()?.daemons.iter().filter_map(|daemon| daemon.answer.as_ref());
             answers.map(|answer| before(answer.boot_ms)).max()

@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::lease::{Record, Tally, Ticket, Waits};
+use bailiff_snapshot::pod_resources::{ContainerName, DynamicDevice, PodDevice, PodList};
 use bailiff_snapshot::slurm::{AllocatedGpu, HookRuns, JobRecord};
 use bailiff_snapshot::{
     About, Activity, ActivityEngine, ActivityUnknown, Answer, CgroupMemory, ClockEvent, ComputeMode,
     DeviceProcess, DeviceProcesses, Driver, Engines, Entry, ErrorCounts, Facts, Fault, Gap, GpuId, GpuSample,
     GpuState, Health, Held, InvalidQuota, Io, KernelLog, Kinds, Leases, LimitBackend, LoggedXid, Memory,
-    MemoryHealth, MemoryUnknown, MigIds, Place, PoolGpu, ProcessKey, Quota, QuotaGpu, QuotaProcess, Reading,
-    RecoveryAction, Sample, Seen, SlurmSample, Source, SourceState, State, Telemetry, Truth, UtilSample,
+    MemoryHealth, MemoryUnknown, MigIds, Place, PodResources, PoolGpu, ProcessKey, Quota, QuotaGpu,
+    QuotaProcess, Reading, RecoveryAction, Sample, Seen, SlurmSample, Source, SourceState, State, Telemetry,
+    Truth, UtilSample,
 };
 use snapshot_fixtures::sample::{self as fixtures, reading};
 #[allow(unused_imports, reason = "no test uses all of it")]
@@ -202,6 +204,39 @@ pub(crate) fn with_slurm(mut sample: Sample) -> Sample {
 /// Removes the jobs from a sample, as before their prologs.
 pub(crate) fn without_jobs(mut sample: Sample) -> Sample {
     sample.slurm.iter_mut().for_each(|slurm| slurm.jobs.clear());
+    sample
+}
+
+/// Adds the kubelet's answer: bob's pod has GPU 0, a replica of the MIG instance, and devices that are not attributed.
+pub(crate) fn with_pods(mut sample: Sample) -> Sample {
+    let container = ContainerName::new("research", "trainer-1", "main").expect("valid names");
+    let device = |id: &str| PodDevice {
+        container: container.clone(),
+        resource: "nvidia.com/gpu".to_owned(),
+        id: id.to_owned(),
+        is_only: true,
+        is_ambiguous: false,
+    };
+    let empty = gpu(sample.seq, 4, vec![]);
+    let first = "GPU-00000000-0000-4000-8000-000000000000";
+    let fourth = "GPU-00000004-0000-4000-8000-000000000000";
+    if sample.gpus.iter().all(|gpu| gpu.about.index != "4") {
+        sample.gpus.push(empty);
+    }
+    let [driver, pool, name] = ["gpu.nvidia.com", "node-1", "gpu-0"].map(str::to_owned);
+    let dynamic = DynamicDevice { container: container.clone(), driver, pool, device: name };
+    let list = PodList {
+        devices: vec![device(first), device(&format!("{fourth}::1")), device("GPU-elsewhere")],
+        dynamic: vec![dynamic],
+        invalid: 0,
+    };
+    sample.pod_resources = Some(PodResources {
+        boot_ms: bailiff_snapshot::millis(sample.at.boot),
+        list,
+        allocatable: Some([(first.to_owned(), 1), (fourth.to_owned(), 4)].into()),
+        ..PodResources::default()
+    });
+    sample.sources.insert(Source::PodResources, SourceState::up(Duration::from_millis(2)));
     sample
 }
 

@@ -17,7 +17,7 @@ mod trees;
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 16] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("cgroup", texts::cgroup),
     ("stat", texts::stat),
     ("status", texts::status),
@@ -25,6 +25,7 @@ pub const TARGETS: [(&str, Target); 16] = [
     ("locks", texts::locks),
     ("kernel_log", texts::kernel_log),
     ("mps", texts::mps),
+    ("pod_resources", texts::pod_resources),
     ("sizes", texts::sizes),
     ("labels", texts::labels),
     ("ledger", trees::ledger),

@@ -1,4 +1,4 @@
-//! Files of `/proc`, replies and logs of MPS, memory sizes, and label values. Values must be from the input.
+//! Files of `/proc`, replies and logs of MPS, answers of the kubelet, memory sizes, and label values. Values must be from the input.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use bailiff_mps::log::Event;
 use bailiff_mps::place::{Part, ProcessView};
 use bailiff_mps::reply::{self, ReplyError};
 use bailiff_size::{Bytes, bytes, limit, size, split};
+use bailiff_snapshot::pod_resources::{DeviceId, parse_allocatable, parse_list};
 use bailiff_snapshot::workload::{Home, enclosure};
 use bailiff_snapshot::{
     Claim, Io, LoggedXid, Place, ProcessKey, Status, locks as locks_of, place, redact, stat as stat_of,
@@ -47,6 +48,31 @@ pub(crate) fn cgroup(data: &[u8]) {
     assert_eq!(serde_json::from_str::<Place>(&written).ok(), Some(place));
     if let Some((namespace, pod, uid)) = place::pod_directory(&text) {
         assert_eq!(format!("{namespace}_{pod}_{uid}"), text);
+    }
+}
+
+/// Names and ids are in the message. A message that is cut has no other devices.
+pub(crate) fn pod_resources(data: &[u8]) {
+    let is_in = |text: &str| data.windows(text.len()).any(|part| part == text.as_bytes());
+    if let Ok(list) = parse_list(data) {
+        for device in &list.devices {
+            let container = &device.container;
+            for name in [&container.namespace, &container.pod, &container.container, &device.resource] {
+                assert!(!name.is_empty() && is_in(name), "{device:?}");
+            }
+            assert!(device.id.is_empty() || is_in(&device.id), "{device:?}");
+            assert!(DeviceId::parse(&device.id).is_none_or(|id| device.id.starts_with(id.device)));
+        }
+        for device in &list.dynamic {
+            assert!([&device.driver, &device.pool, &device.device].into_iter().all(|name| is_in(name)));
+        }
+        if let Ok(part) = parse_list(&data[..data.len() / 2]) {
+            let ids: Vec<&str> = list.devices.iter().map(|device| device.id.as_str()).collect();
+            assert!(part.devices.iter().all(|device| ids.contains(&device.id.as_str())));
+        }
+    }
+    if let Ok(all) = parse_allocatable(data) {
+        assert!(all.iter().all(|(device, count)| is_in(device) && *count > 0));
     }
 }
 

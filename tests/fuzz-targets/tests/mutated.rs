@@ -33,8 +33,23 @@ macro_rules! targets {
 }
 
 targets!(
-    cgroup, stat, status, command, locks, kernel_log, mps, sizes, labels, ledger, stream, rules, lease, web,
-    redis, prometheus
+    cgroup,
+    stat,
+    status,
+    command,
+    locks,
+    kernel_log,
+    mps,
+    pod_resources,
+    sizes,
+    labels,
+    ledger,
+    stream,
+    rules,
+    lease,
+    web,
+    redis,
+    prometheus
 );
 
 fn fuzz(name: &str) {

@@ -33,6 +33,7 @@ pub fn sample(
         leases: None,
         quotas: None,
         slurm: None,
+        pod_resources: None,
         kernel_log: None,
         mps: None,
         gaps: Gaps::default(),

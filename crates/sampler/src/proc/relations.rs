@@ -9,7 +9,7 @@ use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Proc, ReadError, StatusReads};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::workload::{Home, Lookup, Node, Workload, descends, starts_of_ancestors, workload};
-use bailiff_snapshot::{Gap, Gaps, ProcessKey, Relative, Seen, State, Truth, is_criu};
+use bailiff_snapshot::{Gap, Gaps, Place, ProcessKey, Relative, Seen, State, Truth, is_criu};
 
 use super::orphan::{Member, OrphanTable};
 use super::others::{Limits, Other, Others, Program};
@@ -51,6 +51,8 @@ pub(crate) struct Relations {
     /// Processes without GPU memory.
     found: Vec<Other>,
     listed: Vec<(u32, u64)>,
+    /// A place in each pod with processes that are not holders, by UID of the pod.
+    pods: HashMap<String, Arc<Place>>,
     /// Start times, depths and pids, oldest process first, and parents before their children.
     order: Vec<(u64, u32, u32)>,
     ticks_per_second: f64,
@@ -102,6 +104,7 @@ impl Relations {
             others: Others::new(ticks_per_second),
             table: HashMap::new(),
             found: Vec::new(),
+            pods: HashMap::new(),
             listed: Vec::new(),
             order: Vec::new(),
             ticks_per_second,
@@ -112,6 +115,7 @@ impl Relations {
     pub(crate) fn begin(&mut self) {
         self.table.clear();
         self.found.clear();
+        self.pods.clear();
         self.unread.clear();
         self.walked = false;
         self.others.begin();
@@ -176,6 +180,11 @@ impl Relations {
         self.others.named_mps()
     }
 
+    /// Returns a place in each pod with processes that are not holders; `None` if not all processes were read.
+    pub(crate) fn pods(&self) -> Option<impl Iterator<Item = &Place>> {
+        self.walked.then(|| self.pods.values().map(AsRef::as_ref))
+    }
+
     /// Returns whether a process may run that was not read in this interval.
     pub(crate) fn may_be_unread(&self, pid: u32) -> bool {
         !self.walked || self.is_unread(pid)
@@ -213,7 +222,14 @@ impl Relations {
         let node = Node::new(&other.stat, other.uid, other.cgroup.home.clone());
         let member = Member::new(&other.stat, other.cgroup.inside.clone());
         self.table.insert(node.key.pid, Entry::new(node, member, false));
+        self.enter_pod(&other.cgroup.place);
         self.found.push(other);
+    }
+
+    fn enter_pod(&mut self, place: &Arc<Place>) {
+        if let Some(uid) = place.pod_uid.as_ref().filter(|uid| !self.pods.contains_key(*uid)) {
+            self.pods.insert(uid.clone(), Arc::clone(place));
+        }
     }
 
     /// Adds the processes that were not read in time, because they can be members of workloads.
@@ -235,6 +251,7 @@ impl Relations {
         let starts = starts_of_ancestors(found.keys().copied(), parent, start);
         for (pid, ((other, has_parent), is_holder)) in found {
             let Other { mut stat, uid, cgroup } = other;
+            self.enter_pod(&cgroup.place);
             let (start_ticks, depth) = starts.get(&pid).copied().unwrap_or_default();
             stat.key.start_ticks = start_ticks;
             let node = Node::new(&stat, uid, cgroup.home.clone());

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{HeldFile, LATE, Proc, Process, ReadError, Reads};
+use bailiff_snapshot::pod_resources::LivePod;
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::text_limit::{limit_holders, limit_relatives};
 use bailiff_snapshot::workload::{Home, Node, enclosure};
@@ -318,6 +319,20 @@ impl Processes {
     fn began_after(&self, key: ProcessKey, listed: Duration) -> bool {
         let slack = 2.0 / self.ticks_per_second;
         seconds(key.start_ticks, self.ticks_per_second) > listed.as_secs_f64() + slack
+    }
+
+    /// Returns the pods with processes, given the holders; `None` if not all processes were read.
+    pub(crate) fn live_pods(&mut self, seen: &BTreeMap<u32, Seen>, now: Duration) -> Option<Vec<LivePod>> {
+        let holders = seen.values().filter_map(Seen::found).map(|facts| &facts.place);
+        let places = self.relations.pods()?.chain(holders);
+        let by_uid: BTreeMap<&str, &Place> =
+            places.filter_map(|place| Some((place.pod_uid.as_deref()?, place))).collect();
+        let pods = by_uid.into_iter().map(|(uid, place)| {
+            let mut place = place.clone();
+            self.pods.name(&mut place, now);
+            LivePod { uid: uid.to_owned(), name: place.namespace.zip(place.pod) }
+        });
+        Some(pods.collect())
     }
 
     /// Returns the non-holders with the `comm` of an MPS program.

@@ -36,6 +36,7 @@ impl From<&crate::Snapshot> for Snapshot {
             quotas: snapshot.quotas.clone(),
             mps: snapshot.mps.clone(),
             slurm: snapshot.slurm.clone(),
+            pods: snapshot.pods.clone(),
         }
     }
 }
