@@ -62,3 +62,4 @@ mod trial;
 mod units;
 mod web_config;
 mod web_user;
+mod webhooks;

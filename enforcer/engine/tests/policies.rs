@@ -17,6 +17,10 @@ const CONTEXT: LoadContext = LoadContext {
     check_template: |text| {
         if text.contains("{{ nothing") { Err("it has no `nothing`".to_owned()) } else { Ok(()) }
     },
+    check_body: |format, text| {
+        let why = || format!("it has no `nothing`, and is for {}", format.name());
+        if text.contains("{{ nothing") { Err(why()) } else { Ok(()) }
+    },
     ..LoadContext::accepting(Duration::from_hours(498_684))
 };
 

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests start programs, read files and wait")]
 
 mod clients;
+mod formats;
 mod mail;
 mod namespaces;
 mod outside;
