@@ -258,7 +258,7 @@ rules:
 /// Returns the result of a test that expects these messages of the notification.
 fn with_messages(messages: &str) -> Result<(Exit, String), String> {
     let (directory, file) = written(&format!(
-        "rules: rules.yaml\ntests:\n  - name: texts\n    targets: [{{process: 4100, comm: 'a\"<b', vram: 4GiB, series: {{gpu_util: '0x99'}}}}]\n    \
+        "rules: rules.yaml\ntests:\n  - name: texts\n    targets: [{{process: 4100, comm: 'A\"<B', vram: 4GiB, series: {{gpu_util: '0x99'}}}}]\n    \
          expect:\n      - at: 295s\n        rule: idle\n        step: notify\n        target: 4100\n        messages:\n{messages}"
     ));
     fs::write(directory.path().join("rules.yaml"), CHANNELS).unwrap();
@@ -272,16 +272,16 @@ fn messages_are_compared() {
     for (messages, got) in [
         (
             "          - channel: owner
-            subject: 'Your process (a\"<b, pid 4100) on node: will be terminated in about 1m'
+            subject: 'Your process (A\"<B, pid 4100) on node: will be terminated in about 1m'
             subject_contains: on node
             body_contains: ['Hello user,', 'it holds 4.0GiB of GPU memory; gpu_util is 0% (max 1%)', '2026-01-01T00:05:55Z']
 ",
             "",
         ),
-        ("          - {channel: own, body: '{\"uid\":\"1000\",  \"what\": \"your process (a\\\"‹b, pid 4100)\"}'}\n", ""),
-        ("          - {channel: chat, body_contains: 'your process (a\\\"&lt;b, pid 4100)'}\n", ""),
+        ("          - {channel: own, body: '{\"uid\":\"1000\",  \"what\": \"your process (A\\\"‹B, pid 4100)\"}'}\n", ""),
+        ("          - {channel: chat, body_contains: 'your process (A\\\"&lt;B, pid 4100)'}\n", ""),
         ("          - {channel: tty, body_contains: it will be terminated in about 1m}\n", ""),
-        ("          - {channel: owner, subject: Hello}\n", "got: Your process (a\"<b, pid 4100) on node"),
+        ("          - {channel: owner, subject: Hello}\n", "got: Your process (A\"<B, pid 4100) on node"),
         ("          - {channel: owner, body_contains: [Hello, Goodbye]}\n", "with body_contains on owner: Goodbye"),
         ("          - {channel: own, body: '{}'}\n", "got: {\"uid\":\"1000\",\"what\":"),
     ] {
@@ -295,12 +295,15 @@ fn messages_are_compared() {
 #[test]
 fn messages_that_no_channel_can_send_are_refused() {
     for (messages, message) in [
-        ("          - {channel: ops, body: x}\n", "there is no channel \"ops\"; the file has chat, own, owner, tty"),
+        (
+            "          - {channel: ops, body: x}\n",
+            "there is no channel \"ops\"; the file has chat, own, owner, tty",
+        ),
         ("          - {channel: chat, subject: x}\n", "only a mail has a subject"),
         ("          - {channel: chat}\n", "an expected message has at least one of subject"),
         ("          - {body: x}\n", "an expected message needs `channel`"),
     ] {
         let failure = with_messages(messages).unwrap_err();
-        assert!(failure.contains(message) && failure.contains(".yaml:10:"), "{message:?}\n{failure}");
+        assert!(failure.contains(message) && failure.contains(".yaml:11:"), "{message:?}\n{failure}");
     }
 }

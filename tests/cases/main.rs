@@ -36,6 +36,7 @@ mod monitoring;
 mod mps;
 mod mps_source;
 mod nested_cgroups;
+mod notebooks;
 mod nvml_clients;
 mod on_hold;
 mod outages;

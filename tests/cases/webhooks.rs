@@ -82,7 +82,8 @@ fn holder(node: &Node) -> Tenant {
 
 /// Rules that notify these channels, and then end an idle process.
 fn rules(channels: &[(&str, String)]) -> String {
-    let lines: String = channels.iter().map(|(name, keys)| format!("  {name}: {{webhook: {keys}}}\n")).collect();
+    let lines: String =
+        channels.iter().map(|(name, keys)| format!("  {name}: {{webhook: {keys}}}\n")).collect();
     let names: Vec<&str> = channels.iter().map(|(name, _)| *name).collect();
     format!(
         "version: 1
@@ -120,24 +121,29 @@ fn hostile_name_reaches_each_server_as_text() {
     let node = Node::new(&rules(&[
         ("slack", format!("{{{}, format: slack}}", url("slack"))),
         ("teams", format!("{{{}, format: teams}}", url("teams"))),
-        (
-            "pager",
-            format!("{{{}, format: pagerduty, routing_key_file: {}}}", url("pager"), key.display()),
-        ),
+        ("pager", format!("{{{}, format: pagerduty, routing_key_file: {}}}", url("pager"), key.display())),
         (
             "own",
-            format!("{{{}, format: mattermost, body: '{{\"text\": \"{{{{ node }}}}: {{{{ notice.what }}}}\"}}'}}", url("own")),
+            format!(
+                "{{{}, format: mattermost, body: '{{\"text\": \"{{{{ node }}}}: {{{{ notice.what }}}}\"}}'}}",
+                url("own")
+            ),
         ),
         (
             "broken",
-            format!("{{{}, body: '{{\"gpu\": \"{{{{ notice.gpus[9].x if notice.gpus else 1 }}}}\"}}'}}", url("broken")),
+            format!(
+                "{{{}, body: '{{\"gpu\": \"{{{{ notice.gpus[9].x if notice.gpus else 1 }}}}\"}}'}}",
+                url("broken")
+            ),
         ),
     ]));
     let tenant = holder(&node);
     let enforcer = enforcer(&node);
     let pid = tenant.pid();
     let slack = receiver.body("/slack");
-    let title = format!("GPU Bailiff on gpu-07: your process (&lt;!here&gt;\"}}＠all\\, pid {pid}): will be terminated in about ");
+    let title = format!(
+        "GPU Bailiff on gpu-07: your process (&lt;!here&gt;\"}}＠all\\, pid {pid}): will be terminated in about "
+    );
     assert!(slack["text"].as_str().unwrap().starts_with(&title), "{slack:#}");
     let teams = receiver.body("/teams");
     let card = &teams["attachments"][0]["content"];
@@ -198,7 +204,9 @@ impl Drop for Alertmanager {
 #[test]
 fn alertmanager_accepts_notifications() {
     let alertmanager = Alertmanager::start();
-    until("alertmanager", || http::get(alertmanager.address, "/-/ready", &[]).ok().filter(|it| it.status == 200));
+    until("alertmanager", || {
+        http::get(alertmanager.address, "/-/ready", &[]).ok().filter(|it| it.status == 200)
+    });
     let url = format!("url: 'http://{}/api/v2/alerts'", alertmanager.address);
     let node = Node::new(&rules(&[("alerts", format!("{{{url}, format: alertmanager}}"))]));
     let tenant = holder(&node);

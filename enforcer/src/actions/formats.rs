@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::str::Split;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bailiff_engine::Kind;
 use bailiff_engine::policy::Mode;
@@ -11,13 +11,16 @@ use bailiff_engine::policy::webhook::{Format, Webhook};
 use bailiff_engine::verdict::Subject;
 use bailiff_engine::view::TargetId;
 use bailiff_lifecycle::file;
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use minijinja::value::{Value as Inserted, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output};
 use serde::Serialize;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::message::{Notice, Part, plain, render, time};
-use crate::{audit, policy_file};
+use crate::audit;
 
 /// Precedes each inserted text, so that a text outside of a string is an error, and one in the name of a key is found. It
 /// is a noncharacter, which no inserted text contains because it is escaped there.
@@ -39,7 +42,7 @@ struct Api {
     most: usize,
 }
 
-/// Without a format that says more: characters of mentions and HTML. Alertmanager and PagerDuty pass texts on to chats.
+/// Without a format that says more: characters of mentions and HTML. Some servers pass texts on to chats.
 const PLAIN: &[(char, &str)] = &[('<', "‹"), ('>', "›"), ('@', "＠")];
 /// Slack parses `<…>` and entities, and its mrkdwn has no escape for the others
 /// (<https://docs.slack.dev/messaging/formatting-message-text>).
@@ -59,10 +62,10 @@ const MARKDOWN: &[(char, &str)] = &[
     ('`', "ˋ"),
     ('\\', "＼"),
 ];
-/// Maximum size if the server documents none.
+/// Maximum size if the server documents none; that of `PagerDuty`'s events.
 const LARGE: usize = 512_000;
 
-const JSON: Api = Api { body: "", replaced: PLAIN, limits: &[], most: LARGE };
+const JSON: Api = Api { body: "", replaced: PLAIN, limits: &[], most: usize::MAX };
 
 /// Limits: <https://docs.slack.dev/reference/block-kit/blocks/section-block>, and `chat.postMessage` for the text. With
 /// `verbatim`, Slack turns no URL or name into a link.
@@ -70,7 +73,8 @@ const SLACK: Api = Api {
     body: r#"{
   "text": "GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}",
   "mrkdwn": false,
-  "blocks": [{"type": "section", "text": {"type": "mrkdwn", "verbatim": true, "text": "*GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}*\n*Observed:* {{ notice.found }}
+  "blocks": [{"type": "section", "text": {"type": "mrkdwn", "verbatim": true, "text": "*GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}*
+    {%- if notice.notebook %}\n*Notebook:* {{ notice.notebook }}{% endif %}\n*Observed:* {{ notice.found }}
     {%- if notice.since %}\n*Since:* {{ notice.since }}{% endif %}\n*Next:* {{ notice.next }}
     {%- if notice.keep %}\n*To keep it:* {{ notice.keep }}{% endif %}\n*Rule:* {{ notice.rule }}
     {%- if user %}\n*User:* {{ user }}{% endif %}"}}]
@@ -83,7 +87,8 @@ const SLACK: Api = Api {
 /// Limit: `PostMessageMaxRunesV2` in `server/public/model/post.go` of mattermost/mattermost. `<…>` has a meaning, too, for
 /// compatibility with Slack.
 const MATTERMOST: Api = Api {
-    body: r#"{"text": "**GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}**\n**Observed:** {{ notice.found }}
+    body: r#"{"text": "**GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}**
+    {%- if notice.notebook %}\n**Notebook:** {{ notice.notebook }}{% endif %}\n**Observed:** {{ notice.found }}
     {%- if notice.since %}\n**Since:** {{ notice.since }}{% endif %}\n**Next:** {{ notice.next }}
     {%- if notice.keep %}\n**To keep it:** {{ notice.keep }}{% endif %}\n**Rule:** {{ notice.rule }}
     {%- if user %}\n**User:** {{ user }}{% endif %}"}"#,
@@ -105,6 +110,7 @@ const TEAMS: Api = Api {
     "body": [
       {"type": "TextBlock", "wrap": true, "weight": "bolder", "text": "GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}"},
       {"type": "FactSet", "facts": [
+        {%- if notice.notebook %}{"title": "Notebook", "value": "{{ notice.notebook }}"},{% endif %}
         {"title": "Observed", "value": "{{ notice.found }}"},
         {%- if notice.since %}{"title": "Since", "value": "{{ notice.since }}"},{% endif %}
         {"title": "Next", "value": "{{ notice.next }}"},
@@ -117,8 +123,8 @@ const TEAMS: Api = Api {
 }]}"#,
     replaced: MARKDOWN,
     limits: &[
-        ("attachments/*/content/body/*/text", 300),
-        ("attachments/*/content/body/*/facts/*/value", 300),
+        ("attachments/*/content/body/*/text", 250),
+        ("attachments/*/content/body/*/facts/*/value", 250),
     ],
     most: 28_000,
 };
@@ -127,11 +133,13 @@ const TEAMS: Api = Api {
 /// (<https://spec.matrix.org/latest/client-server-api/#size-limits>), and Hookshot's event contains each text twice.
 const MATRIX: Api = Api {
     body: r#"{
-  "text": "**GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}**  \nObserved: {{ notice.found }}
+  "text": "**GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}**
+    {%- if notice.notebook %}  \nNotebook: {{ notice.notebook }}{% endif %}  \nObserved: {{ notice.found }}
     {%- if notice.since %}  \nSince: {{ notice.since }}{% endif %}  \nNext: {{ notice.next }}
     {%- if notice.keep %}  \nTo keep it: {{ notice.keep }}{% endif %}  \nRule: {{ notice.rule }}
     {%- if user %}  \nUser: {{ user }}{% endif %}",
-  "html": "<strong>GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}</strong><br>Observed: {{ notice.found }}
+  "html": "<strong>GPU Bailiff on {{ node }}: {{ notice.what }}: {{ notice.short }}</strong>
+    {%- if notice.notebook %}<br>Notebook: {{ notice.notebook }}{% endif %}<br>Observed: {{ notice.found }}
     {%- if notice.since %}<br>Since: {{ notice.since }}{% endif %}<br>Next: {{ notice.next }}
     {%- if notice.keep %}<br>To keep it: {{ notice.keep }}{% endif %}<br>Rule: {{ notice.rule }}
     {%- if user %}<br>User: {{ user }}{% endif %}"
@@ -157,6 +165,7 @@ const PAGERDUTY: Api = Api {
     "class": "{{ notice.rule }}",
     "custom_details": {
       "observed": "{{ notice.found }}",
+      {%- if notice.notebook %}"notebook": "{{ notice.notebook }}",{% endif %}
       {%- if notice.since %}"since": "{{ notice.since }}",{% endif %}
       {%- if notice.keep %}"to keep it": "{{ notice.keep }}",{% endif %}
       {%- if user %}"user": "{{ user }}",{% endif %}
@@ -185,6 +194,7 @@ const ALERTMANAGER: Api = Api {
   "annotations": {
     "summary": "{{ node }}: {{ notice.what }}: {{ notice.short }}",
     "description": "{{ notice.text }}",
+    {%- if notice.notebook %}"notebook": "{{ notice.notebook }}",{% endif %}
     {%- if notice.keep %}"keep": "{{ notice.keep }}",{% endif %}
     "next": "{{ notice.next }}"
   },
@@ -224,19 +234,21 @@ struct NoticeVariables<'a> {
     target: &'a str,
     uid: Option<u32>,
     #[serde(serialize_with = "time")]
-    when: &'a std::time::SystemTime,
+    when: SystemTime,
     /// The same for all notifications of a rule about a target.
     id: String,
 }
 
 impl<'a> Variables<'a> {
     fn of(notice: &'a Notice) -> Self {
-        let id = policy_file::name(format!("{}\n{}\n{}", notice.node, notice.rule, notice.target).as_bytes());
+        // A hash, because PagerDuty limits the length, and names are longer.
+        let id = Sha256::digest(format!("{}\n{}\n{}", notice.node, notice.rule, notice.target));
+        let id = BASE64_URL_SAFE_NO_PAD.encode(id);
         let Notice { part, text, step, target, uid, when, .. } = notice;
         Self {
             node: &notice.node,
             user: notice.user.as_deref(),
-            notice: NoticeVariables { part, text, step, target, uid: *uid, when, id },
+            notice: NoticeVariables { part, text, step, target, uid: *uid, when: *when, id },
         }
     }
 }
@@ -247,7 +259,7 @@ impl<'a> Variables<'a> {
 /// Why it is not.
 pub(crate) fn check(format: Format, template: &str) -> Result<(), String> {
     let text = || Some("text".to_owned());
-    let full = Part { since: text(), keep: text(), ..Part::default() };
+    let full = Part { since: text(), keep: text(), notebook: text(), ..Part::default() };
     for (part, user) in [(full, text()), (Part::default(), None)] {
         let subject = Subject {
             id: TargetId("process:1@1".into()),
@@ -269,7 +281,7 @@ pub(crate) fn check(format: Format, template: &str) -> Result<(), String> {
             gpus: Vec::new(),
             members: Vec::new(),
             evidence: None,
-            when: UNIX_EPOCH + Duration::ZERO,
+            when: UNIX_EPOCH,
             part,
             about: (subject.into(), Mode::DryRun),
         };
@@ -308,7 +320,7 @@ pub(super) fn content(webhook: &Webhook, notice: &Notice) -> Result<Value, Strin
 }
 
 fn routing_key(path: &Path) -> Result<String, String> {
-    let line = file::first_line(path, MOST_KEY).ok().flatten();
+    let line = file::first_line(path, MOST_KEY).ok().flatten().filter(|line| !line.is_empty());
     line.ok_or_else(|| "cannot read the file with the routing key".to_owned())
 }
 
@@ -317,8 +329,9 @@ fn rendered(api: &Api, template: &str, notice: &Notice) -> Result<Value, String>
     let replaced = api.replaced;
     environment.set_formatter(move |out, _, value| insert(out, value, replaced));
     let text = render(environment, template, Variables::of(notice))?;
-    let mut body: Value = serde_json::from_str(&text)
-        .map_err(|error| format!("the result is not JSON, in which each value is a part of a string: {error}"))?;
+    let mut body: Value = serde_json::from_str(&text).map_err(|error| {
+        format!("the result is not JSON, in which each value is a part of a string: {error}")
+    })?;
     unmark(&mut body)?;
     for (path, most) in api.limits {
         limit(&mut body, path.split('/'), *most);
@@ -378,7 +391,9 @@ fn limit(value: &mut Value, mut path: Split<'_, char>, most: usize) {
     match (path.next(), value) {
         (None, Value::String(text)) => *text = shortened(text, most),
         (Some("*"), Value::Array(items)) => {
-            items.iter_mut().for_each(|item| limit(item, path.clone(), most));
+            for item in items {
+                limit(item, path.clone(), most);
+            }
         }
         (Some(key), Value::Object(keys)) => {
             if let Some(value) = keys.get_mut(key) {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Maximum length of a text in bytes; longer texts are cut, because terminals and chats show no more.
 const MOST_TEXT: usize = 1000;
 /// Default subject.
-const SUBJECT: &str = "{% if notices|length + omitted == 1 %}{{ notices[0].what|capitalize }} on {{ node }}: {{ notices[0].short }}\
+const SUBJECT: &str = "{% if notices|length + omitted == 1 %}{{ notices[0].what[:1]|upper }}{{ notices[0].what[1:] }} on {{ node }}: {{ notices[0].short }}\
                        {% else %}{{ notices|length + omitted }} notices about your GPU memory on {{ node }}{% endif %}";
 /// Default text.
 const BODY: &str = include_str!("message.txt");
@@ -43,6 +43,8 @@ pub struct Part {
     pub rule: String,
     /// GPUs, by UUID.
     pub gpus: Vec<String>,
+    /// Notebook that the environment of the named process names; `None` if it is unknown. The user can choose any text.
+    pub notebook: Option<String>,
 }
 
 /// Settings of the channels.
@@ -174,7 +176,8 @@ impl<'a> Variables<'a> {
 /// # Errors
 /// Why it is not.
 pub(crate) fn check(template: &str) -> Result<(), String> {
-    let part = Part { since: Some(String::new()), keep: Some(String::new()), ..Part::default() };
+    let text = || Some(String::new());
+    let part = Part { since: text(), keep: text(), notebook: text(), ..Part::default() };
     let variables = Variables { node: "node", user: "user", notices: vec![&part], omitted: 0 };
     render(Environment::new(), template, variables).map(drop)
 }

@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::exec::run_program;
-use super::mail::Outbox;
 use super::formats;
+use super::mail::Outbox;
 use super::message::{self, Variables, cut};
 pub use super::message::{Delivered, Delivery, Notice, NoticeSettings, Part};
 use super::{tty, webhook};

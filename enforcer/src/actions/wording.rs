@@ -11,6 +11,9 @@ use bailiff_engine::policy::{Action, Mode, Rule, Step};
 use bailiff_engine::value::Unit;
 use bailiff_engine::verdict::{ActionReport, Outcome, Subject, Verdict, What};
 
+/// Maximum length of a notebook's path in characters.
+const MOST_OF_NOTEBOOK: usize = 200;
+
 /// Returns the notification of a match, on this node, at this sampling interval, and at this time since the Unix epoch.
 pub(crate) fn of_match(
     verdict: &Verdict,
@@ -30,7 +33,7 @@ pub(crate) fn of_result(
     (node, wall): (&str, Duration),
 ) -> Option<Notice> {
     let words = ended(report, verdict.subject.kind)?;
-    let text = format!("{} {words} (rule {}).", named(&verdict.subject), verdict.rule);
+    let text = format!("{} {words} (rule {}).", named_in_full(&verdict.subject), verdict.rule);
     let part =
         Part { short: words.clone(), next: sentence(&words), ..part(verdict, None, (Duration::ZERO, wall)) };
     Some(notice(verdict, ("terminate", text, part), (node, wall)))
@@ -61,8 +64,27 @@ fn notice(
 
 /// Returns a name of the subject for its owner.
 fn named(subject: &Subject) -> String {
+    named_with(subject, "")
+}
+
+/// The same, with the notebook.
+fn named_in_full(subject: &Subject) -> String {
+    let notebook = notebook(subject).map(|path| format!("; notebook {path}"));
+    named_with(subject, &notebook.unwrap_or_default())
+}
+
+/// Returns the notebook of the process that [`named`] names, shortened to its end.
+fn notebook(subject: &Subject) -> Option<String> {
+    let path = subject.members.iter().find(|member| member.holds)?.notebook.as_deref()?;
+    let omitted = path.chars().count().saturating_sub(MOST_OF_NOTEBOOK);
+    let end: String = path.chars().skip(omitted).collect();
+    Some(if omitted > 0 { format!("…{end}") } else { end })
+}
+
+fn named_with(subject: &Subject, more: &str) -> String {
     let first = subject.members.iter().find(|member| member.holds);
-    let comm = first.map(|member| format!(" ({}, pid {})", member.comm, member.pid)).unwrap_or_default();
+    let comm =
+        first.map(|member| format!(" ({}, pid {}{more})", member.comm, member.pid)).unwrap_or_default();
     let what = match subject.kind {
         Kind::Process => "your process",
         Kind::Workload => "your workload",
@@ -91,7 +113,7 @@ fn memory(bytes: u64) -> String {
 
 fn found(verdict: &Verdict) -> String {
     let subject = &verdict.subject;
-    let mut text = format!("rule {}: {}{}", verdict.rule, named(subject), holding(subject));
+    let mut text = format!("rule {}: {}{}", verdict.rule, named_in_full(subject), holding(subject));
     let leaves: Vec<String> = verdict
         .evidence
         .leaves
@@ -182,6 +204,7 @@ fn part(
         keep,
         rule: verdict.rule.to_string(),
         gpus: verdict.subject.gpus.clone(),
+        notebook: notebook(&verdict.subject),
     }
 }
 

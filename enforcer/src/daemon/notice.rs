@@ -22,11 +22,12 @@ impl Daemon {
 
     /// Sends the result of an action to all channels that the rule notifies.
     pub(super) fn notify_end(&mut self, verdict: &Verdict, report: &ActionReport) {
-        let notify_step =
-            self.rule(verdict).into_iter().flat_map(|rule| &rule.then).filter_map(|step| match &step.action {
+        let notify_step = self.rule(verdict).into_iter().flat_map(|rule| &rule.then).filter_map(|step| {
+            match &step.action {
                 Action::Notify(channels) => Some(channels),
                 _ => None,
-            });
+            }
+        });
         let mut channels: Vec<String> = notify_step.flatten().cloned().collect();
         channels.sort_unstable();
         channels.dedup();

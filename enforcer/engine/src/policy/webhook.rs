@@ -36,7 +36,7 @@ pub struct Webhook {
     pub format: Format,
     /// Template of the body, if not the default of the format.
     pub body: Option<String>,
-    /// File with PagerDuty's routing key.
+    /// File with the routing key, for `pagerduty`.
     pub routing_key_file: Option<PathBuf>,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn read(node: &Node, context: LoadContext, faults: &mut Faults) -> Op
         |node, faults| word(node, (&Format::ALL, Format::name), faults),
         faults,
     );
-    let routing_key_file = fields.given("routing_key_file", |node, faults| file(node, faults), faults);
+    let routing_key_file = fields.given("routing_key_file", file, faults);
     let format = format?;
     match (format == Format::PagerDuty, fields.get("routing_key_file")) {
         (true, None) => {

@@ -335,6 +335,7 @@ fn subject(kind: Kind, id: &str, holders: &[ProcessKey]) -> Subject {
             exe: None,
             cgroup: person.place.cgroup.clone(),
             confinement: person.place.confinement().to_owned(),
+            notebook: None,
             vram: Some(100 * MIB),
             holds: true,
         }

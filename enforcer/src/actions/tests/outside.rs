@@ -309,11 +309,8 @@ fn a_webhook_without_an_address_or_with_a_false_certificate_fails() {
         let _ = stream.read(&mut [0; 64]);
         let _ = stream.write_all(b"this is no TLS");
     });
-    let channels = [
-        webhook_at(Address::File(home.0.path().join("none"))),
-        webhook("file:///etc/passwd"),
-        webhook(&tls),
-    ];
+    let channels =
+        [webhook_at(Address::File(home.0.path().join("none"))), webhook("file:///etc/passwd"), webhook(&tls)];
     for channel in channels {
         let (mut notices, mut deliveries) = Notices::new(notices::NoticeSettings::default());
         notices.notify(&notice(None, "x"), [("ops", &channel)]);

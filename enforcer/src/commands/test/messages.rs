@@ -72,7 +72,8 @@ fn message(node: &Node, policy: &Policy, faults: &mut Faults) -> Option<Message>
         }
     }
     if texts.is_empty() && fields.entries.len() == 1 {
-        let message = "an expected message has at least one of subject, subject_contains, body, body_contains";
+        let message =
+            "an expected message has at least one of subject, subject_contains, body, body_contains";
         faults.push(Fault::error(&node.at, message));
     }
     Some(Message { channel, texts })
@@ -83,7 +84,9 @@ impl Message {
     pub(super) fn mismatch(&self, contents: &Contents) -> Option<(String, String)> {
         let channel = &self.channel;
         let content = match contents.get(channel) {
-            None => return Some((format!("a message on {channel}"), "no message on this channel".to_owned())),
+            None => {
+                return Some((format!("a message on {channel}"), "no message on this channel".to_owned()));
+            }
             Some(Err(why)) => return Some((format!("a message on {channel}"), why.clone())),
             Some(Ok(content)) => content,
         };

@@ -8,7 +8,7 @@
 //!   - name: an idle notebook is flagged, then ended
 //!     targets:
 //!       - process: 4100        # also: comm, user, uid, groups, exe, cmdline, cgroup, workload, container, pod,
-//!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, lease, age, from, until
+//!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, lease, notebook, age, from, until
 //!         series:              # also: io_rate, vram, state, orphaned, quota_denied, mps_status, xid; what is not given is unknown
 //!           gpu_util: '0x240'  # percent: 0 and 240 times 0 more; `_` was not observed
 //!           cpu_util: '0x240'
@@ -282,7 +282,9 @@ impl Happened {
 /// Returns what the channels of a notification send.
 fn contents(verdict: &Verdict, policy: &Policy, view: &View) -> Contents {
     let What::Notify(channels) = &verdict.what else { return Contents::new() };
-    let Some(rule) = policy.rules.iter().find(|rule| rule.name == verdict.rule) else { return Contents::new() };
+    let Some(rule) = policy.rules.iter().find(|rule| rule.name == verdict.rule) else {
+        return Contents::new();
+    };
     let wall = Duration::from_millis(view.snapshot.wall_ms);
     let notice = wording::of_match(verdict, rule, (NODE, view.interval(), wall));
     let named = channels.iter().filter_map(|name| Some((name, policy.channels.get(name)?)));
