@@ -58,6 +58,7 @@ pub fn context(now: Duration) -> LoadContext {
         is_redis_address: |address| bailiff_lease::check(address).is_ok(),
         is_mail_address: crate::actions::is_mail_address,
         check_template: crate::actions::check_template,
+        check_body: crate::actions::check_body,
     }
 }
 

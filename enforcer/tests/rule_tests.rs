@@ -237,3 +237,73 @@ fn limits_of_cgroups() {
     let (exit, text) = run(&file);
     assert_eq!(exit, Exit::Done, "{text}");
 }
+
+/// Rules with a mail channel, a webhook and a terminal.
+const CHANNELS: &str = "version: 1
+notify:
+  owner: {mail: {server: localhost, from: gpu@example.org, to: '{user}@example.org'}}
+  chat: {webhook: {url: 'https://example.org/', format: slack}}
+  own: {webhook: {url: 'https://example.org/', body: '{\"what\": \"{{ notice.what }}\", \"uid\": \"{{ notice.uid }}\"}'}}
+  tty: {tty: true}
+rules:
+  - name: idle
+    target: process
+    mode: enforce
+    startup_grace: 0s
+    when: {gpu_util: {max: 1%}}
+    for: {samples: 60}
+    then: [{notify: [owner, chat, own, tty]}, {after: 1m, terminate: {}}]
+";
+
+/// Returns the result of a test that expects these messages of the notification.
+fn with_messages(messages: &str) -> Result<(Exit, String), String> {
+    let (directory, file) = written(&format!(
+        "rules: rules.yaml\ntests:\n  - name: texts\n    targets: [{{process: 4100, comm: 'A\"<B', vram: 4GiB, series: {{gpu_util: '0x99'}}}}]\n    \
+         expect:\n      - at: 295s\n        rule: idle\n        step: notify\n        target: 4100\n        messages:\n{messages}"
+    ));
+    fs::write(directory.path().join("rules.yaml"), CHANNELS).unwrap();
+    let mut out = Vec::new();
+    let exit = test::run(&Test { files: vec![file], json: false }, &mut out);
+    exit.map(|exit| (exit, String::from_utf8(out).unwrap())).map_err(|failure| failure.to_string())
+}
+
+#[test]
+fn messages_are_compared() {
+    for (messages, got) in [
+        (
+            "          - channel: owner
+            subject: 'Your process (A\"<B, pid 4100) on node: will be terminated in about 1m'
+            subject_contains: on node
+            body_contains: ['Hello user,', 'it holds 4.0GiB of GPU memory; gpu_util is 0% (max 1%)', '2026-01-01T00:05:55Z']
+",
+            "",
+        ),
+        ("          - {channel: own, body: '{\"uid\":\"1000\",  \"what\": \"your process (A\\\"‹B, pid 4100)\"}'}\n", ""),
+        ("          - {channel: chat, body_contains: 'your process (A\\\"&lt;B, pid 4100)'}\n", ""),
+        ("          - {channel: tty, body_contains: it will be terminated in about 1m}\n", ""),
+        ("          - {channel: owner, subject: Hello}\n", "got: Your process (A\"<B, pid 4100) on node"),
+        ("          - {channel: owner, body_contains: [Hello, Goodbye]}\n", "with body_contains on owner: Goodbye"),
+        ("          - {channel: own, body: '{}'}\n", "got: {\"uid\":\"1000\",\"what\":"),
+    ] {
+        let (exit, text) = with_messages(messages).unwrap();
+        assert_eq!(exit == Exit::Done, got.is_empty(), "{messages}\n{text}");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(got), "{got:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn messages_that_no_channel_can_send_are_refused() {
+    for (messages, message) in [
+        (
+            "          - {channel: ops, body: x}\n",
+            "there is no channel \"ops\"; the file has chat, own, owner, tty",
+        ),
+        ("          - {channel: chat, subject: x}\n", "only a mail has a subject"),
+        ("          - {channel: chat}\n", "an expected message has at least one of subject"),
+        ("          - {body: x}\n", "an expected message needs `channel`"),
+    ] {
+        let failure = with_messages(messages).unwrap_err();
+        assert!(failure.contains(message) && failure.contains(".yaml:11:"), "{message:?}\n{failure}");
+    }
+}

@@ -68,6 +68,10 @@ pub struct Flags {
     /// bytes in the stream and the recording, and to 128 bytes on web pages.
     #[arg(long = "process.command")]
     pub command: bool,
+    /// Publish the notebook of each Jupyter kernel (`JPY_SESSION_NAME` in its environment) in the stream and the recording,
+    /// for `bailiff info` and notifications. Paths of notebooks are visible to all users who can read the stream.
+    #[arg(long = "process.notebook")]
+    pub notebook: bool,
     /// Measure the activity of the GPUs' engines with GPM (Hopper and newer). It takes about 1 ms of CPU time for each GPU
     /// and sample.
     #[arg(long)]

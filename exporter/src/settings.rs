@@ -115,6 +115,7 @@ impl TryFrom<Flags> for Settings {
                 lookback: duration("--look-back", &flags.lookback)?,
                 commands: if flags.command { Commands::Read } else { Commands::Left },
                 claims: if leases.is_some() { Claims::Read } else { Claims::Left },
+                notebooks: flags.notebook,
                 mps: Mps::Read,
                 namespace: if flags.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
                 activity: flags.gpm,

@@ -145,6 +145,7 @@ impl LocalSampler {
             deadline: flags.deadline.min(CALL_DEADLINE),
             open_deadline: flags.deadline,
             claims: Claims::Read,
+            notebooks: true,
             ..SamplerSettings::default()
         };
         let launcher = Launcher::start(&settings)?;

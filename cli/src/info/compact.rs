@@ -7,7 +7,7 @@ use bailiff_snapshot::stuck::REPORTED_UNATTRIBUTED;
 use super::figures::{NONE, Style, ctime};
 use super::report::{GpuReport, InfoReport, Memory};
 use super::rows::{self, HolderRow};
-use super::text::{fault_text, notes, wrapped_pair};
+use super::text::{fault_text, notebook_lines, notes, wrapped_pair};
 
 type GpuRow<'a> = (&'a GpuReport, &'a Style);
 type GpuColumn = (&'static str, Column, fn(&GpuRow<'_>) -> Cell);
@@ -55,6 +55,7 @@ fn with_holders(report: &InfoReport, style: &Style) -> Vec<String> {
     }
     for gpu in &report.gpus {
         lines.extend(remarks(gpu, style));
+        lines.extend(notebook_lines(gpu, style));
     }
     lines.extend(notes(report, style));
     lines

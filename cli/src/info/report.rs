@@ -140,6 +140,8 @@ pub(crate) struct Holder {
     pub(crate) user: Option<String>,
     pub(crate) uid: Option<u32>,
     pub(crate) comm: Option<String>,
+    /// Notebook of a Jupyter kernel, as its environment names it.
+    pub(crate) notebook: Option<String>,
     /// `mps_server` or `mps_control`, for a process of MPS.
     pub(crate) role: Option<Word<Role>>,
     pub(crate) container: Option<String>,
@@ -329,6 +331,7 @@ impl Holder {
             user: facts.and_then(|facts| facts.user.clone()),
             uid: facts.and_then(|facts| facts.uid),
             comm: facts.map(|facts| facts.comm.clone()),
+            notebook: facts.and_then(|facts| facts.notebook.clone()),
             role: facts.and_then(|facts| facts.role.clone()),
             container: place.and_then(|place| place.container.clone()),
             pod: place.and_then(|place| place.pod.clone().or_else(|| place.pod_uid.clone())),

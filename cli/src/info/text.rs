@@ -54,6 +54,7 @@ fn gpu_lines(report: &InfoReport, gpu: &GpuReport, style: &Style) -> Vec<String>
     lines.extend(rows::holders(gpu, style));
     lines.extend(stuck_lines(gpu, style));
     lines.extend(xid_lines(gpu, style));
+    lines.extend(notebook_lines(gpu, style));
     lines.extend(rows::device_processes(gpu, style));
     lines
 }
@@ -127,6 +128,16 @@ fn stuck_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
         wrapped_pair("stuck", &text, style, Tone::Warn)
     };
     kinds.into_iter().flat_map(kind_lines).collect()
+}
+
+/// Returns the notebooks of the listed holders, as their environments name them.
+pub(super) fn notebook_lines(gpu: &GpuReport, style: &Style) -> Vec<String> {
+    let holders = gpu.holders.iter().flatten().take(style.max_holders);
+    let lines = holders.filter_map(|holder| {
+        let text = format!("{}: {}", holder.pid, holder.notebook.as_ref()?);
+        Some(wrapped_pair("notebook", &text, style, Tone::Plain))
+    });
+    lines.flatten().collect()
 }
 
 /// Returns the holders with Xid errors of their own.

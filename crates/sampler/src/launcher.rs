@@ -232,6 +232,7 @@ pub(crate) fn worker_settings() -> Option<SamplerSettings> {
     if arguments.next().as_deref() == Some(PLAIN) {
         settings.commands = Commands::Shunned;
         settings.claims = Claims::Left;
+        settings.notebooks = false;
     }
     Some(settings)
 }

@@ -36,6 +36,9 @@ pub struct SamplerSettings {
     pub commands: Commands,
     /// Whether to read the lease from the environment of processes, and to report their ancestors.
     pub claims: Claims,
+    /// Whether to read the notebook from the environment of holders. As with command lines, reading can block on the
+    /// process.
+    pub notebooks: bool,
     /// Whether to search for MPS daemons and servers.
     pub mps: Mps,
     /// How to treat a PID namespace that is not the host's.
@@ -114,6 +117,7 @@ impl Default for SamplerSettings {
             open_deadline: Duration::from_secs(30),
             commands: Commands::Left,
             claims: Claims::Left,
+            notebooks: false,
             mps: Mps::Left,
             namespace: Namespace::Checked,
             activity: false,

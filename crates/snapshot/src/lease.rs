@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
+use crate::environment::values;
 use crate::{ProcessKey, Truth, Word};
 
 /// State of a lease pool at one moment.
@@ -201,17 +202,9 @@ impl Claim {
     /// Parses the whole of `/proc/PID/environ`. A process may have overwritten it, for example with its
     /// title; then the result is `Unread`.
     pub fn of_environment(environ: &[u8]) -> Self {
-        let Some(pairs) = environ.strip_suffix(b"\0") else { return Self::Unread };
-        let mut claim = Self::Nothing;
-        for pair in pairs.split(|byte| *byte == 0) {
-            let Some(equals) = pair.iter().position(|byte| *byte == b'=') else { return Self::Unread };
-            let (name, value) = pair.split_at(equals);
-            // `getenv` returns the first occurrence of a name.
-            if name == Self::VARIABLE.as_bytes() && claim == Self::Nothing {
-                claim = Self::named(&value[1..]);
-            }
-        }
-        claim
+        let Some(values) = values(environ, Self::VARIABLE) else { return Self::Unread };
+        let mut claims = values.into_iter().map(Self::named);
+        claims.find(|claim| *claim != Self::Nothing).unwrap_or(Self::Nothing)
     }
 
     fn named(value: &[u8]) -> Self {

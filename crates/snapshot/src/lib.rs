@@ -8,6 +8,7 @@ mod between;
 pub mod cgroup_memory;
 pub mod dmem;
 pub mod energy;
+pub mod environment;
 pub mod freezer;
 pub mod gap;
 pub mod gpu;

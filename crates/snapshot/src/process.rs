@@ -123,6 +123,8 @@ pub struct Facts {
     pub role: Option<Role>,
     /// Lease named in its environment; read only if leases are exported.
     pub claim: Claim,
+    /// Notebook named in its environment; `None` unless notebooks are read.
+    pub notebook: Option<String>,
     /// Ancestors, up to the first process; `None` if one is unreadable or leases are not exported.
     pub ancestors: Option<Vec<ProcessKey>>,
     /// Whether CRIU is or was its ancestor. If not, it is unknown whether it was restored.

@@ -60,19 +60,21 @@ pub fn limit_relatives(relatives: &mut [Relative]) {
         if !take(place_len(&relative.place), &mut left) {
             relative.place = Arc::default();
         }
-        keep((&mut relative.exe, &mut relative.command), left);
+        keep([&mut relative.exe, &mut relative.command], left);
     }
 }
 
-/// Drops texts of holders that are too long together: command lines, programs, and the part of the cgroup path in which
+/// Drops texts of holders that are too long together: command lines, programs, notebooks, and the part of the cgroup path in which
 /// the process can move.
 pub fn limit_holders(seen: &mut BTreeMap<u32, Seen>) {
     if seen.len() <= FEW {
         return;
     }
     let mut holders: Vec<&mut Facts> = seen.values_mut().filter_map(Seen::found_mut).collect();
-    let length_of =
-        |facts: &Facts| place_len(&facts.place) + length(facts.exe.as_ref()) + length(facts.command.as_ref());
+    let length_of = |facts: &Facts| {
+        let texts = [&facts.exe, &facts.command, &facts.notebook];
+        place_len(&facts.place) + texts.into_iter().map(|text| length(text.as_ref())).sum::<usize>()
+    };
     let lengths: Vec<(&str, usize)> = holders
         .iter()
         .map(|facts| (facts.workload.as_deref().unwrap_or_default(), length_of(facts)))
@@ -84,13 +86,13 @@ pub fn limit_holders(seen: &mut BTreeMap<u32, Seen>) {
             // Without it, no action against the process would be possible.
             facts.place.cgroup = String::from(facts.place.confinement());
         }
-        keep((&mut facts.exe, &mut facts.command), left);
+        keep([&mut facts.exe, &mut facts.command, &mut facts.notebook], left);
     }
 }
 
 /// Drops the texts that are longer than what is left.
-fn keep((exe, command): (&mut Option<String>, &mut Option<String>), mut left: usize) {
-    for text in [exe, command] {
+fn keep<const N: usize>(texts: [&mut Option<String>; N], mut left: usize) {
+    for text in texts {
         let len = length(text.as_ref());
         *text = text.take().filter(|_| take(len, &mut left));
     }
@@ -194,6 +196,7 @@ mod tests {
             exe_uid: None,
             role: None,
             claim: Claim::Unread,
+            notebook: Some("n".repeat(LONGEST_PATH)),
             ancestors: None,
             restored: false,
             unread_relatives: false,

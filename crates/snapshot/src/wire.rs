@@ -304,6 +304,8 @@ pub struct Facts {
     /// Lease named in its environment: `nothing`, or `{"lease": NAME}`; omitted if it was not read.
     #[serde(default, skip_serializing_if = "Claim::is_unread")]
     pub claim: Claim,
+    /// Notebook of a Jupyter kernel, named in its environment, if notebooks are read.
+    pub notebook: Option<String>,
     /// Pid and start tick of each ancestor, up to the first process; `None` if one is unreadable.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "pairs")]
     pub ancestors: Option<Vec<ProcessKey>>,

@@ -453,6 +453,7 @@ mod tests {
             exe: None,
             cgroup: "/here".into(),
             confinement: "/here".into(),
+            notebook: None,
             vram: Some(1),
             holds: true,
         };

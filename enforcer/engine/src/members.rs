@@ -218,6 +218,7 @@ mod tests {
             exe: None,
             cgroup: "/s".into(),
             confinement: "/s".into(),
+            notebook: None,
             vram: None,
             holds: true,
         }

@@ -207,6 +207,9 @@ pub struct Member {
     /// The part of the cgroup path that the process cannot leave by itself; empty if unknown or without memory.
     #[serde(skip)]
     pub confinement: String,
+    /// Notebook that its environment names, if the exporter publishes it. The user can choose any text.
+    #[serde(skip)]
+    pub notebook: Option<String>,
     /// GPU memory in bytes; `None` if the driver does not report it, 0 for a member without memory.
     pub vram: Option<u64>,
     /// Whether the driver lists it.

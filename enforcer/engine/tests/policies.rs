@@ -17,6 +17,10 @@ const CONTEXT: LoadContext = LoadContext {
     check_template: |text| {
         if text.contains("{{ nothing") { Err("it has no `nothing`".to_owned()) } else { Ok(()) }
     },
+    check_body: |format, text| {
+        let why = || format!("it has no `nothing`, and is for {}", format.name());
+        if text.contains("{{ nothing") { Err(why()) } else { Ok(()) }
+    },
     ..LoadContext::accepting(Duration::from_hours(498_684))
 };
 
@@ -343,6 +347,7 @@ fn rule_overrides_file_overrides_built_in_defaults() {
 #[test]
 fn full_example_is_parsed() {
     use bailiff_engine::Kind;
+    use policy::webhook::{Format, Webhook};
     use policy::{Action, Address, Channel, Condition, Field, Order, Span};
     let text = fs::read(local_host("tests/good/everything.yaml")).unwrap();
     let policy = policy::load(&text, "everything.yaml", CONTEXT).unwrap().policy;
@@ -354,7 +359,9 @@ fn full_example_is_parsed() {
         (2, 3, 6, 512)
     );
     assert_eq!(policy.channels["owner"], Channel::Tty);
-    assert_eq!(policy.channels["ops"], Channel::Webhook(Address::File("/etc/bailiff/ops-url".into())));
+    let address = Address::File("/etc/bailiff/ops-url".into());
+    let webhook = Webhook { address, format: Format::Json, body: None, routing_key_file: None };
+    assert_eq!(policy.channels["ops"], Channel::Webhook(webhook));
     let [policy::Exception { condition: Condition::Any(protected), reason: None, until: None }] =
         &policy.protect[..]
     else {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Maximum length of a text in bytes; longer texts are cut, because terminals and chats show no more.
 const MOST_TEXT: usize = 1000;
 /// Default subject.
-const SUBJECT: &str = "{% if notices|length + omitted == 1 %}{{ notices[0].what|capitalize }} on {{ node }}: {{ notices[0].short }}\
+const SUBJECT: &str = "{% if notices|length + omitted == 1 %}{{ notices[0].what[:1]|upper }}{{ notices[0].what[1:] }} on {{ node }}: {{ notices[0].short }}\
                        {% else %}{{ notices|length + omitted }} notices about your GPU memory on {{ node }}{% endif %}";
 /// Default text.
 const BODY: &str = include_str!("message.txt");
@@ -43,6 +43,8 @@ pub struct Part {
     pub rule: String,
     /// GPUs, by UUID.
     pub gpus: Vec<String>,
+    /// Notebook that the environment of the named process names; `None` if it is unknown. The user can choose any text.
+    pub notebook: Option<String>,
 }
 
 /// Settings of the channels.
@@ -174,31 +176,41 @@ impl<'a> Variables<'a> {
 /// # Errors
 /// Why it is not.
 pub(crate) fn check(template: &str) -> Result<(), String> {
-    let part = Part { since: Some(String::new()), keep: Some(String::new()), ..Part::default() };
-    render(template, &Variables { node: "node", user: "user", notices: vec![&part], omitted: 0 }).map(drop)
+    let text = || Some(String::new());
+    let part = Part { since: text(), keep: text(), notebook: text(), ..Part::default() };
+    let variables = Variables { node: "node", user: "user", notices: vec![&part], omitted: 0 };
+    render(Environment::new(), template, variables).map(drop)
 }
 
 /// Returns a subject in one line.
 pub(super) fn subject(template: Option<&str>, variables: &Variables<'_>) -> Result<String, String> {
-    let text = render(template.unwrap_or(SUBJECT), variables)?;
+    let text = render(Environment::new(), template.unwrap_or(SUBJECT), variables)?;
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     Ok(plain(&text).chars().take(LONGEST_SUBJECT).collect())
 }
 
 /// Returns the text of a message.
 pub(super) fn body(template: Option<&str>, variables: &Variables<'_>) -> Result<String, String> {
-    let text = render(template.unwrap_or(BODY), variables)?;
+    let text = render(Environment::new(), template.unwrap_or(BODY), variables)?;
     Ok(text.lines().map(|line| plain(line) + "\r\n").collect())
 }
 
-fn render(template: &str, variables: &Variables<'_>) -> Result<String, String> {
-    let mut environment = Environment::new();
+/// Renders a template. The error has its line.
+pub(super) fn render(
+    mut environment: Environment<'_>,
+    template: &str,
+    variables: impl Serialize,
+) -> Result<String, String> {
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.render_str(template, Serde(variables)).map_err(|error| error.to_string())
+    environment.render_str(template, Serde(variables)).map_err(|error| {
+        let line = error.line().map(|line| format!(" (line {line} of the template)")).unwrap_or_default();
+        let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
+        format!("{}{detail}{line}", error.kind())
+    })
 }
 
 /// Escapes control characters and marks that change the direction of text.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -229,6 +241,6 @@ fn calm<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&calm)
 }
 
-fn time<S: Serializer>(when: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn time<S: Serializer>(when: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&humantime::format_rfc3339_millis(*when))
 }

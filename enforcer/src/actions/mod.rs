@@ -9,6 +9,7 @@ mod client;
 mod context;
 mod exec;
 mod executor;
+mod formats;
 mod freezer;
 mod group;
 mod inbox;
@@ -30,6 +31,7 @@ mod terminate;
 mod tests;
 mod tty;
 mod webhook;
+pub(crate) mod wording;
 
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
@@ -38,6 +40,7 @@ use crate::audit::After;
 
 pub use context::ExecutorSettings;
 pub use executor::{Channels, Executor};
+pub(crate) use formats::check as check_body;
 pub use inbox::Inbox;
 pub(crate) use mail::is_address as is_mail_address;
 pub(crate) use message::check as check_template;

@@ -11,8 +11,9 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::exec::run_program;
+use super::formats;
 use super::mail::Outbox;
-use super::message::cut;
+use super::message::{self, Variables, cut};
 pub use super::message::{Delivered, Delivery, Notice, NoticeSettings, Part};
 use super::{tty, webhook};
 use crate::audit;
@@ -47,6 +48,40 @@ struct State {
     settings: NoticeSettings,
     stopped: AtomicBool,
     deliveries: UnboundedSender<Delivery>,
+}
+
+/// What a channel sends for a notification.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Content {
+    /// Subject of a mail.
+    pub subject: Option<String>,
+    /// Text, or JSON.
+    pub body: String,
+}
+
+impl Content {
+    /// Returns what a channel would send for a notification, without secrets and with the other notifications of a mail
+    /// left out.
+    ///
+    /// # Errors
+    /// If a template fails, or the body is too large.
+    pub fn of(channel: &Channel, notice: &Notice) -> Result<Self, String> {
+        let json = |value: serde_json::Result<String>| value.map_err(|error| error.to_string());
+        let (subject, body) = match channel {
+            Channel::Tty => (None, cut(&notice.text).to_owned()),
+            Channel::Webhook(webhook) => {
+                (None, json(serde_json::to_string(&formats::content(webhook, notice)?))?)
+            }
+            Channel::Mail(mail) => {
+                let user = notice.user.as_deref().unwrap_or_default();
+                let variables = Variables::of((&notice.node, user), std::iter::once(&notice.part));
+                let subject = message::subject(mail.subject.as_deref(), &variables)?;
+                (Some(subject), message::body(mail.body.as_deref(), &variables)?.replace("\r\n", "\n"))
+            }
+            Channel::Exec(_) => (None, json(serde_json::to_string(notice))?),
+        };
+        Ok(Self { subject, body })
+    }
 }
 
 /// A notification for one channel, or `None` if only its settings are new.
@@ -194,9 +229,10 @@ impl State {
                 let lines = [format!("GPU Bailiff on {}:", notice.node), cut(&notice.text).to_owned()];
                 tty::notify(&self.settings.dev, notice.uid, &lines).map_err(|error| error.to_string())
             }
-            Channel::Webhook(address) => {
+            Channel::Webhook(webhook) => {
                 let stopped = || self.stopped.load(Ordering::Relaxed);
-                webhook::post(address, &body()?, self.settings.webhook, stopped)
+                let body = formats::body(webhook, notice)?;
+                webhook::post(&webhook.address, &body, self.settings.webhook, stopped)
                     .map_err(|error| error.to_string())
             }
             // Sent by an outbox.

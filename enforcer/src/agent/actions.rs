@@ -152,6 +152,7 @@ fn of_lease(lease: &Lease) -> Subject {
         exe: None,
         cgroup: String::new(),
         confinement: String::new(),
+        notebook: None,
         vram: None,
         holds: false,
     });

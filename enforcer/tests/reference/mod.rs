@@ -27,6 +27,7 @@ pub(crate) fn page(schema: &Value) -> String {
         ("A step", "A step has one of these keys, and optionally `after`.", map("step")),
         ("A channel of `notify`", "A channel has one of these keys.", map("channel")),
         ("`mail`", "Needs exactly one of `to`, `to_gecos` and `to_program`.", map("mail")),
+        ("`webhook`", "Needs exactly one of `url` and `url_file`.", map("webhook")),
         ("A condition", "A condition has one or more of these keys; all must be true.", map("condition")),
     ];
     let keys = &schema["$defs"]["condition"]["properties"];

@@ -12,7 +12,8 @@ use bailiff_size::{Bytes, bytes, limit, size, split};
 use bailiff_snapshot::pod_resources::{DeviceId, parse_allocatable, parse_list};
 use bailiff_snapshot::workload::{Home, enclosure};
 use bailiff_snapshot::{
-    Claim, Io, LoggedXid, Place, ProcessKey, Status, locks as locks_of, place, redact, stat as stat_of,
+    Claim, Io, LoggedXid, Place, ProcessKey, Status, environment, locks as locks_of, place, redact,
+    stat as stat_of, text_limit,
 };
 
 fn text(data: &[u8]) -> String {
@@ -115,6 +116,10 @@ pub(crate) fn command(data: &[u8]) {
     assert_eq!(redact::command(&[b"--api-key=", word].concat()), "--api-key=…");
     if !word.is_empty() && !word.starts_with(b"-") {
         assert_eq!(redact::command(&[b"--token\0", word].concat()), "--token …");
+    }
+    if let Some(notebook) = environment::notebook(data) {
+        let is_in = text(data).contains(&format!("{}={notebook}\0", environment::NOTEBOOK_VARIABLE));
+        assert!(is_in && text_limit::fits(&notebook));
     }
     if let Claim::Lease(name) = Claim::of_environment(data) {
         assert!(name.len() <= Claim::MOST && text(data).contains(&format!("{}={name}", Claim::VARIABLE)));

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{HeldFile, LATE, Proc, Process, ReadError, Reads};
+use bailiff_snapshot::environment::notebook;
 use bailiff_snapshot::pod_resources::LivePod;
 use bailiff_snapshot::stat::{self, Stat};
 use bailiff_snapshot::text_limit::{limit_holders, limit_relatives};
@@ -45,6 +46,7 @@ pub(crate) struct Processes {
     room: usize,
     commands: Commands,
     claims: Claims,
+    notebooks: bool,
     known: HashMap<u32, Known>,
     pods: Pods,
     names: Names,
@@ -65,6 +67,9 @@ struct Held {
     io: Option<HeldFile>,
 }
 
+/// Which texts of processes are read that may contain secrets: command lines, leases, notebooks.
+type TextSettings = (Commands, Claims, bool);
+
 /// What is read of a process in one interval.
 struct Raw {
     stat: Stat,
@@ -83,6 +88,7 @@ struct Identity {
     role: Option<Role>,
     command: Option<String>,
     claim: Claim,
+    notebook: Option<String>,
     stat: HeldFile,
     io: Option<HeldFile>,
 }
@@ -101,6 +107,7 @@ struct Known {
     exe_uid: Option<u32>,
     role: Option<Role>,
     claim: Claim,
+    notebook: Option<String>,
     /// Files that show whether the process's cgroup is frozen.
     freezer: Vec<bailiff_snapshot::freezer::File>,
     /// Files read in every interval; held open if `room` allows.
@@ -119,7 +126,7 @@ impl Raw {
     fn read(
         (proc, pid): (&Proc, u32),
         held: Option<&Held>,
-        settings: (Commands, Claims),
+        settings: TextSettings,
     ) -> Result<Self, ReadError> {
         // If the file held open cannot be read, the process has exited. The path shows whether its pid was reused.
         let again = held.and_then(|held| held.stat.as_ref()).map(|stat| stat.parse(stat::parse));
@@ -149,7 +156,7 @@ impl Identity {
     fn read(
         (proc, stat): (&Proc, &Stat),
         opened: Option<(Process, HeldFile)>,
-        (commands, claims): (Commands, Claims),
+        (commands, claims, notebooks): TextSettings,
     ) -> Result<Self, ReadError> {
         let (process, held) = if let Some(opened) = opened {
             opened
@@ -162,6 +169,7 @@ impl Identity {
         let (exe, exe_uid) = others::program_file(&process);
         let is_mps = stat.comm == Role::COMM;
         let role = if is_mps { role(&process, (exe.as_deref(), exe_uid), commands) } else { None };
+        let (claim, notebook) = environment(&process, (claims, notebooks));
         Ok(Self {
             uid: process.owner().ok(),
             cgroup: process.cgroup()?,
@@ -169,7 +177,8 @@ impl Identity {
             exe,
             role,
             command: if commands == Commands::Read { process.command() } else { None },
-            claim: if claims == Claims::Read { claim(&process) } else { Claim::Unread },
+            claim,
+            notebook,
             io: process.hold("io").ok(),
             stat: held,
         })
@@ -188,14 +197,18 @@ fn role(process: &Process, (exe, exe_uid): (Option<&str>, Option<u32>), commands
     Role::of_program(&String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?))
 }
 
-/// Returns the lease under which a process was started.
-fn claim(process: &Process) -> Claim {
+/// Returns the lease and the notebook in the environment with which a process was started.
+fn environment(process: &Process, (claims, notebooks): (Claims, bool)) -> (Claim, Option<String>) {
+    if claims == Claims::Left && !notebooks {
+        return (Claim::Unread, None);
+    }
     let mut buffer = Vec::new();
     let environ = process.read_within(MOST_OF_ENVIRON, "environ", &mut buffer).ok();
-    let claim = environ.map_or(Claim::Unread, Claim::of_environment);
+    let claim = environ.filter(|_| claims == Claims::Read).map_or(Claim::Unread, Claim::of_environment);
+    let notebook = environ.filter(|_| notebooks).and_then(notebook);
     // The environment may contain secrets, so erase it.
     buffer.fill(0);
-    claim
+    (claim, notebook)
 }
 
 impl Processes {
@@ -209,6 +222,7 @@ impl Processes {
             proc,
             commands: settings.commands,
             claims: settings.claims,
+            notebooks: settings.notebooks,
             known: HashMap::new(),
             pods: Pods::new(settings.pods.clone()),
             names: Names::new(),
@@ -359,8 +373,8 @@ impl Processes {
     fn read(&self, pids: Vec<u32>, at: Moment, until: Deadline) -> Reads<Raw> {
         let held = pids.iter().filter_map(|pid| Some((*pid, self.known.get(pid)?.held(at))));
         let held: HashMap<u32, Held> = held.collect();
-        let (commands, claims) = (self.commands, self.claims);
-        let read = move |proc: &Proc, pid| Raw::read((proc, pid), held.get(&pid), (commands, claims));
+        let settings = (self.commands, self.claims, self.notebooks);
+        let read = move |proc: &Proc, pid| Raw::read((proc, pid), held.get(&pid), settings);
         let mut reads = self.proc.each(pids.clone(), Some(until), read).unwrap_or_default();
         let reached: BTreeSet<u32> = reads.iter().map(|(pid, _)| *pid).collect();
         reads.extend(pids.into_iter().filter(|pid| !reached.contains(pid)).map(|pid| (pid, Err(LATE))));
@@ -423,6 +437,7 @@ impl Processes {
             place,
             role: identity.role,
             claim,
+            notebook: identity.notebook,
             freezer: self.freezer.files(&cgroup),
             exe: identity.exe,
             exe_uid: identity.exe_uid,
@@ -455,6 +470,7 @@ impl Processes {
             exe_uid: known.exe_uid,
             role: known.role,
             claim: known.claim.clone(),
+            notebook: known.notebook.clone(),
             ancestors: None,
             restored: false,
             unread_relatives: false,

@@ -140,6 +140,7 @@ impl From<&crate::Facts> for Facts {
             groups: None,
             role: facts.role.map(Word::Known),
             claim: facts.claim.clone(),
+            notebook: facts.notebook.clone(),
             ancestors: facts.ancestors.clone(),
             restored: facts.restored,
             unread_relatives: facts.unread_relatives,

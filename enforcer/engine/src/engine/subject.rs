@@ -103,6 +103,7 @@ fn holders<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Membe
             exe: facts.and_then(|facts| facts.exe.clone()),
             cgroup: facts.map(|facts| facts.place.cgroup.clone()).unwrap_or_default(),
             confinement: facts.map(|facts| facts.place.confinement().to_owned()).unwrap_or_default(),
+            notebook: facts.and_then(|facts| facts.notebook.clone()),
             vram: vram(*place, view),
             holds: true,
         })
@@ -118,6 +119,7 @@ fn others<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Member
         exe: relative.exe.clone(),
         cgroup: relative.place.cgroup.clone(),
         confinement: relative.place.confinement().to_owned(),
+        notebook: None,
         vram: Some(0),
         holds: false,
     })

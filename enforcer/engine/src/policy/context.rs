@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::webhook::Format;
+
 /// Context for the check of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadContext {
@@ -11,13 +13,21 @@ pub struct LoadContext {
     pub is_redis_address: fn(&str) -> bool,
     /// Returns whether a text is a mail address, with or without a name.
     pub is_mail_address: fn(&str) -> bool,
-    /// Checks a template; the error is why it is invalid.
+    /// Checks a template of a mail; the error is why it is invalid.
     pub check_template: fn(&str) -> Result<(), String>,
+    /// Checks a template of a webhook's body; the error is why it is invalid.
+    pub check_body: fn(Format, &str) -> Result<(), String>,
 }
 
 impl LoadContext {
     /// Returns the context of tests, in which every text is a valid address and template.
     pub const fn accepting(now: Duration) -> Self {
-        Self { now, is_redis_address: |_| true, is_mail_address: |_| true, check_template: |_| Ok(()) }
+        Self {
+            now,
+            is_redis_address: |_| true,
+            is_mail_address: |_| true,
+            check_template: |_| Ok(()),
+            check_body: |_, _| Ok(()),
+        }
     }
 }

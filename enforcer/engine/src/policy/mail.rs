@@ -83,7 +83,7 @@ pub(super) fn read(node: &Node, context: LoadContext, faults: &mut Faults) -> Op
     let to = recipient((node, &fields), context, faults);
     let login = login((node, &fields), faults);
     // The file is not used if one of them is invalid.
-    let template = |node: &Node, faults: &mut Faults| template(node, context, faults);
+    let template = |node: &Node, faults: &mut Faults| template(node, context.check_template, faults);
     let (subject, body) = (fields.given("subject", template, faults), fields.given("body", template, faults));
     let zero = ("the value must be above 0", "every notification would be a message of its own");
     let every = fields.or(("every", EVERY), |node, faults| some_time(node, zero, faults), faults);
@@ -175,9 +175,14 @@ fn login((node, fields): (&Node, &Fields<'_>), faults: &mut Faults) -> Option<(S
     }
 }
 
-fn template(node: &Node, context: LoadContext, faults: &mut Faults) -> Option<String> {
+/// Parses a template; the error of the check is why it is invalid.
+pub(super) fn template(
+    node: &Node,
+    check: impl Fn(&str) -> Result<(), String>,
+    faults: &mut Faults,
+) -> Option<String> {
     let template = text(node, "a template, such as `GPU memory on {{ node }}`", faults)?;
-    match (context.check_template)(template) {
+    match check(template) {
         Ok(()) => Some(template.to_owned()),
         Err(why) => {
             faults.error(

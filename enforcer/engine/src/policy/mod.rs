@@ -22,6 +22,7 @@ mod selectors;
 mod slurm;
 mod span;
 mod steps;
+pub mod webhook;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +44,7 @@ use mail::Mail;
 pub use schema::schema;
 pub use slurm::{JobComment, Slurm};
 pub use span::Span;
+use webhook::Webhook;
 
 /// A valid policy.
 #[derive(Debug, Clone)]
@@ -315,7 +317,7 @@ pub enum Channel {
     /// The owner's terminals.
     Tty,
     /// An HTTP POST of JSON. The address is a secret, and can be kept in a separate file.
-    Webhook(Address),
+    Webhook(Webhook),
     /// Mail to the owner.
     Mail(Box<Mail>),
     /// A program, with the notice as JSON on its standard input.

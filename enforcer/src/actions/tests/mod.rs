@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests start programs, read files and wait")]
 
 mod clients;
+mod formats;
 mod mail;
 mod namespaces;
 mod outside;
@@ -334,6 +335,7 @@ fn subject(kind: Kind, id: &str, holders: &[ProcessKey]) -> Subject {
             exe: None,
             cgroup: person.place.cgroup.clone(),
             confinement: person.place.confinement().to_owned(),
+            notebook: None,
             vram: Some(100 * MIB),
             holds: true,
         }

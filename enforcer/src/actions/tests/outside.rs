@@ -9,6 +9,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::*;
 use crate::actions::notices::{self, Delivered, Delivery, Notice, Notices};
+use bailiff_engine::policy::webhook::{Format, Webhook};
 use bailiff_engine::policy::{Address, Channel};
 use bailiff_engine::verdict::Outcome;
 
@@ -233,7 +234,11 @@ fn answer_one(mut stream: TcpStream, answer: &str) -> String {
 }
 
 fn webhook(url: &str) -> Channel {
-    Channel::Webhook(Address::Url(url.into()))
+    webhook_at(Address::Url(url.into()))
+}
+
+fn webhook_at(address: Address) -> Channel {
+    Channel::Webhook(Webhook { address, format: Format::Json, body: None, routing_key_file: None })
 }
 
 #[test]
@@ -243,7 +248,7 @@ fn webhook_receives_json_that_mentions_no_user() {
     let file = home.0.path().join("url");
     fs::write(&file, format!("{url}\nanother line\n")).unwrap();
     let (mut notices, mut deliveries) = Notices::new(notices::NoticeSettings::default());
-    let channel = Channel::Webhook(Address::File(file));
+    let channel = webhook_at(Address::File(file));
     notices.notify(&notice(Some(1), "<!channel> @here \u{202e}\nit will be ended"), [("ops", &channel)]);
     assert_eq!(delivered(&mut deliveries, "ops"), Delivered::Ok);
     let request = served.join().unwrap().pop().unwrap();
@@ -304,11 +309,8 @@ fn a_webhook_without_an_address_or_with_a_false_certificate_fails() {
         let _ = stream.read(&mut [0; 64]);
         let _ = stream.write_all(b"this is no TLS");
     });
-    let channels = [
-        Channel::Webhook(Address::File(home.0.path().join("none"))),
-        webhook("file:///etc/passwd"),
-        webhook(&tls),
-    ];
+    let channels =
+        [webhook_at(Address::File(home.0.path().join("none"))), webhook("file:///etc/passwd"), webhook(&tls)];
     for channel in channels {
         let (mut notices, mut deliveries) = Notices::new(notices::NoticeSettings::default());
         notices.notify(&notice(None, "x"), [("ops", &channel)]);

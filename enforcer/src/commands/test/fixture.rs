@@ -152,6 +152,7 @@ pub(super) fn facts(fields: &Fields<'_>, uid: Option<u32>, faults: &mut Faults) 
         groups,
         role: text("role").as_deref().map(Word::from),
         claim: text("lease").map_or(Claim::Nothing, Claim::Lease),
+        notebook: text("notebook"),
         ancestors: Some(Vec::new()),
         restored,
         ..wire::Facts::default()

@@ -8,7 +8,7 @@
 //!   - name: an idle notebook is flagged, then ended
 //!     targets:
 //!       - process: 4100        # also: comm, user, uid, groups, exe, cmdline, cgroup, workload, container, pod,
-//!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, lease, age, from, until
+//!         vram: 4GiB           # namespace, slurm_job, parent, gpus, context, role, lease, notebook, age, from, until
 //!         series:              # also: io_rate, vram, state, orphaned, quota_denied, mps_status, xid; what is not given is unknown
 //!           gpu_util: '0x240'  # percent: 0 and 240 times 0 more; `_` was not observed
 //!           cpu_util: '0x240'
@@ -19,6 +19,7 @@
 //!       - {job: 7, gpus: [0], series: {state: 'never_used x240'}}
 //!     expect:
 //!       - {at: 5m, rule: idle, step: terminate, target: 4100}   # or at: {sample: 60}, counted from 0
+//!       - {at: 3m, rule: idle, step: notify, messages: [{channel: owner, body_contains: will be terminated}]}
 //!     never:
 //!       - {rule: too-old}      # also: step, target
 //! ```
@@ -28,6 +29,7 @@
 
 mod fixture;
 mod jobs;
+mod messages;
 mod parse;
 mod pool;
 mod quota;
@@ -49,17 +51,23 @@ use bailiff_engine::yaml::{self, Fault, Fields};
 use bailiff_lifecycle::exit::Exit;
 use serde::Serialize;
 
+use self::messages::Contents;
 use self::parse::{list, string};
-use self::script::{Case, Pattern};
+use self::script::{Case, Expected, Pattern};
 use self::timeline::TimelineReader;
 use super::playback::Playback;
 use super::{Failure, files, layout};
-use crate::commands::layout::{Layout, count, foreign};
+use crate::actions::notices::Content;
+use crate::actions::wording;
+use crate::commands::layout::{Layout, count, foreign, safe};
 use crate::flags;
 
 /// Description of a rules file.
 const RULES: &str =
     "this is a rules file, which `check` reads; a test file names its rules file: `rules: ../rules.yaml`";
+
+/// Name of the node in messages.
+const NODE: &str = "node";
 
 /// What belongs into an empty file.
 const EMPTY: &str = "a file of rule tests has `rules` and `tests`";
@@ -112,6 +120,8 @@ pub struct Happened {
     pub streak: u32,
     #[serde(skip)]
     names: Vec<String>,
+    #[serde(skip)]
+    contents: Contents,
 }
 
 impl RuleTestReport {
@@ -184,12 +194,15 @@ fn test(case: &Case) -> TestReport {
     let mut failures = Vec::new();
     for expected in &case.expect {
         let then: Vec<&Happened> = steps.iter().filter(|step| step.sample == expected.sample).collect();
-        if !then.iter().any(|step| expected.what.is(step)) {
+        let matching: Vec<&Happened> = then.iter().copied().filter(|step| expected.what.is(step)).collect();
+        let at = time_of(expected.sample, case.fixture.interval);
+        let what = format!("{} at {at} (sample {})", expected.what, expected.sample);
+        if matching.is_empty() {
             let got: Vec<String> = then.iter().map(ToString::to_string).collect();
             let got = if got.is_empty() { "no step at that sample".to_owned() } else { got.join("; ") };
-            let at = time_of(expected.sample, case.fixture.interval);
-            let expected = format!("{} at {at} (sample {})", expected.what, expected.sample);
-            failures.push(Mismatch { expected, got });
+            failures.push(Mismatch { expected: what, got });
+        } else if let Some((message, got)) = expected.mismatch(&matching) {
+            failures.push(Mismatch { expected: format!("{what} with {message}"), got });
         }
     }
     for never in &case.never {
@@ -211,14 +224,18 @@ fn play(case: &Case) -> Vec<Happened> {
         let view = playback.next(snapshot);
         // Synthetic snapshots are in order and on time, so none is skipped.
         let verdicts = playback.evaluate(&view).unwrap_or_default();
-        let step = |verdict| Happened::of(verdict, (sample, case.fixture.interval), &view);
+        let step = |verdict| Happened::of((verdict, &case.policy), (sample, case.fixture.interval), &view);
         happened.extend(verdicts.iter().map(step));
     }
     happened
 }
 
 impl Happened {
-    fn of(verdict: &Verdict, (sample, interval): (usize, Duration), view: &View) -> Self {
+    fn of(
+        (verdict, policy): (&Verdict, &Policy),
+        (sample, interval): (usize, Duration),
+        view: &View,
+    ) -> Self {
         let subject = &verdict.subject;
         let (step, hold) = match &verdict.what {
             What::Flag(_) => ("flag", None),
@@ -253,6 +270,7 @@ impl Happened {
             hold,
             streak: verdict.evidence.streak,
             names,
+            contents: contents(verdict, policy, view),
         }
     }
 
@@ -261,10 +279,31 @@ impl Happened {
     }
 }
 
+/// Returns what the channels of a notification send.
+fn contents(verdict: &Verdict, policy: &Policy, view: &View) -> Contents {
+    let What::Notify(channels) = &verdict.what else { return Contents::new() };
+    let Some(rule) = policy.rules.iter().find(|rule| rule.name == verdict.rule) else {
+        return Contents::new();
+    };
+    let wall = Duration::from_millis(view.snapshot.wall_ms);
+    let notice = wording::of_match(verdict, rule, (NODE, view.interval(), wall));
+    let named = channels.iter().filter_map(|name| Some((name, policy.channels.get(name)?)));
+    named.map(|(name, channel)| (name.clone(), Content::of(channel, &notice))).collect()
+}
+
 impl fmt::Display for Happened {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} by {} of {}", self.step, self.rule, layout::foreign(&self.target))?;
         self.hold.map_or(Ok(()), |hold| write!(out, " ({hold})"))
+    }
+}
+
+impl Expected {
+    /// Returns an expected message and what was sent instead, unless one of these steps sends all messages.
+    fn mismatch(&self, steps: &[&Happened]) -> Option<(String, String)> {
+        let first = |step: &&Happened| self.messages.iter().find_map(|it| it.mismatch(&step.contents));
+        let mismatches: Vec<_> = steps.iter().map(first).collect();
+        if mismatches.contains(&None) { None } else { mismatches.into_iter().next().flatten() }
     }
 }
 
@@ -338,8 +377,8 @@ fn failure(test: &TestReport, layout: &mut Layout) {
         &format!("FAILED: {}", test.name.split_whitespace().map(foreign).collect::<Vec<_>>().join(" ")),
     );
     for mismatch in &test.failures {
-        layout.say(4, &format!("expected: {}", mismatch.expected));
-        layout.say(4, &format!("     got: {}", mismatch.got));
+        layout.say(4, &format!("expected: {}", safe(&mismatch.expected)));
+        layout.say(4, &format!("     got: {}", safe(&mismatch.got)));
     }
     if test.steps.is_empty() {
         return layout.say(4, "no steps were taken");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fixture::{Device, Fixture, Lease, TestJob, TestProcess, facts};
+use super::messages::{self, Message};
 use super::parse::{
     bytes, interval, list, moment, numbers, percents, play, plays, sample, string, strings, table, times,
     words, words_of,
@@ -55,6 +56,7 @@ pub(super) struct Expected {
     at: Range<usize>,
     pub(super) sample: usize,
     pub(super) what: Pattern,
+    pub(super) messages: Vec<Message>,
 }
 
 /// Permitted keys of a step.
@@ -165,7 +167,8 @@ fn expected(node: &Node, (policy, interval): (&Policy, Duration), faults: &mut F
     let fields = Fields::open(node, table("expect"), faults)?;
     let what = pattern(&fields, policy, faults);
     let at = fields.get("at")?;
-    Some(Expected { at: at.at.clone(), sample: sample(at, interval, faults)?, what })
+    let messages = messages::read(&fields, policy, faults);
+    Some(Expected { at: at.at.clone(), sample: sample(at, interval, faults)?, what, messages })
 }
 
 fn pattern(fields: &Fields<'_>, policy: &Policy, faults: &mut Faults) -> Pattern {
