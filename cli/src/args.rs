@@ -4,7 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_lease::{LeaseError, Leases, Local};
+use bailiff_lifecycle::exit::plain;
+use bailiff_prometheus::Api;
 use clap::Args;
+
+use crate::exit::Failure;
 
 /// The upper limit of every duration, so that adding a duration to the current time cannot overflow.
 const MAX_DURATION: Duration = Duration::from_hours(100 * 366 * 24);
@@ -82,6 +86,29 @@ pub(crate) struct Machine {
     /// Mount point of the host's /proc.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub(crate) procfs: PathBuf,
+}
+
+/// The Prometheus server that has the exporters' data.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PrometheusServer {
+    /// Address of the Prometheus server, such as `http://prometheus:9090`; https is supported.
+    #[arg(long, value_name = "URL")]
+    pub(crate) prometheus: String,
+    /// File with a bearer token for Prometheus.
+    #[arg(long, value_name = "FILE", requires = "prometheus")]
+    token_file: Option<PathBuf>,
+}
+
+impl PrometheusServer {
+    /// Creates a client; it does not connect yet.
+    pub(crate) fn open(&self) -> Result<Api, Failure> {
+        let read = |path: &PathBuf| {
+            bailiff_prometheus::secret(path)
+                .map_err(|error| Failure::usage(format!("cannot read {}: {}", path.display(), plain(&error))))
+        };
+        let token = self.token_file.as_ref().map(read).transpose()?;
+        Api::new(&self.prometheus, token).map_err(|error| Failure::usage(error.to_string()))
+    }
 }
 
 /// The time limit of a command.

@@ -14,7 +14,9 @@ mod lease;
 mod mps;
 mod output;
 mod process_tree;
+mod prometheus;
 mod python;
+mod report;
 mod run;
 mod screen;
 mod slurm;
@@ -64,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Info(flags) => info::info(&flags),
         Command::Free(flags) => free::free(&flags),
+        Command::Report(flags) => report::report(&flags),
         Command::Mps(command) => mps::mps(&command),
         Command::Lease(command) => lease::commands::lease(&command),
         Command::Run(flags) => run::run(&flags),

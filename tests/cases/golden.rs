@@ -28,6 +28,7 @@ const MASKED: [&str; 17] = [
     "bailiff_http_requests_total",
     "bailiff_idle_gpu_seconds_total",
     "bailiff_held_gpu_seconds_total",
+    "bailiff_unknown_gpu_seconds_total",
     "bailiff_process_gpu_busy_seconds_total",
     "bailiff_process_gpu_idle_seconds",
     "bailiff_process_gpu_memory_byte_seconds_total",
