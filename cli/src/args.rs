@@ -88,26 +88,23 @@ pub(crate) struct Machine {
     pub(crate) procfs: PathBuf,
 }
 
-/// The Prometheus server that has the exporters' data.
+/// The login at a Prometheus server; the command has the flag `--prometheus`.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct PrometheusServer {
-    /// Address of the Prometheus server, such as `http://prometheus:9090`; https is supported.
-    #[arg(long, value_name = "URL")]
-    pub(crate) prometheus: String,
+pub(crate) struct PrometheusLogin {
     /// File with a bearer token for Prometheus.
     #[arg(long, value_name = "FILE", requires = "prometheus")]
     token_file: Option<PathBuf>,
 }
 
-impl PrometheusServer {
-    /// Creates a client; it does not connect yet.
-    pub(crate) fn open(&self) -> Result<Api, Failure> {
+impl PrometheusLogin {
+    /// Creates a client of the server at this URL; it does not connect yet.
+    pub(crate) fn open(&self, url: &str) -> Result<Api, Failure> {
         let read = |path: &PathBuf| {
             bailiff_prometheus::secret(path)
                 .map_err(|error| Failure::usage(format!("cannot read {}: {}", path.display(), plain(&error))))
         };
         let token = self.token_file.as_ref().map(read).transpose()?;
-        Api::new(&self.prometheus, token).map_err(|error| Failure::usage(error.to_string()))
+        Api::new(url, token).map_err(|error| Failure::usage(error.to_string()))
     }
 }
 

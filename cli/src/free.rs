@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_with_macros::skip_serializing_none;
 
-use crate::args::PrometheusServer;
+use crate::args::PrometheusLogin;
 use crate::exit::{Failure, succeed};
 use crate::info::collect;
 use crate::info::figures::Units;
@@ -37,11 +37,14 @@ pub(crate) struct Free {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Query the GPUs of all nodes from the Prometheus server at this address, such as `http://prometheus:9090`.
+    #[arg(long, value_name = "URL", conflicts_with = "alone")]
+    prometheus: Option<String>,
     /// With --prometheus, the maximum age of a node's data; older data is unknown.
     #[arg(long, value_name = "TIME", value_parser = crate::args::span, default_value = "2m", requires = "prometheus")]
     max_age: Duration,
     #[command(flatten)]
-    server: Option<PrometheusServer>,
+    login: PrometheusLogin,
     #[command(flatten)]
     source: SourceFlags,
 }
@@ -124,8 +127,8 @@ impl Evidence {
 
 /// Prints the GPUs that are free.
 pub(crate) fn free(flags: &Free) -> Result<ExitCode, Failure> {
-    let mut next = match &flags.server {
-        Some(server) => cluster::open(server, (flags.vram, flags.max_age))?,
+    let mut next = match &flags.prometheus {
+        Some(url) => cluster::open(flags.login.open(url)?, (flags.vram, flags.max_age)),
         None => local(flags)?,
     };
     loop {
@@ -138,7 +141,7 @@ pub(crate) fn free(flags: &Free) -> Result<ExitCode, Failure> {
         if !flags.all {
             all.retain(|gpu| gpu.free == Some(true));
         }
-        let text = if flags.json { json(&all)? } else { table(&all, flags.server.is_some()) };
+        let text = if flags.json { json(&all)? } else { table(&all, flags.prometheus.is_some()) };
         succeed(&text)?;
         return if is_found { Ok(ExitCode::SUCCESS) } else { Err(Failure::busy("no GPU is free")) };
     }

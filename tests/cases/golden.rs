@@ -23,7 +23,7 @@ const POD: &str = "9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f";
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// Metric families whose values depend on when the test ran or on how the program was built.
-const MASKED: [&str; 17] = [
+const MASKED: [&str; 18] = [
     "bailiff_build_info",
     "bailiff_http_requests_total",
     "bailiff_idle_gpu_seconds_total",

@@ -133,6 +133,13 @@ fn fleet() -> Fleet {
     fleet.add("gauge", ("bailiff_slurm_gpu_allocation_info", &job("never_used")), |at| {
         (at >= hour && at < 3.0 * hour).then_some(1.0)
     });
+    enforcer(&mut fleet);
+    fleet
+}
+
+/// Adds an enforcer. One of three notices has no user.
+fn enforcer(fleet: &mut Fleet) {
+    let hour = HOUR as f64;
     let enforcer = "instance=\"n1:9837\",job=\"bailiff-enforcer\"";
     fleet.add("gauge", ("up", enforcer), |_| Some(1.0));
     fleet.add("counter", ("bailiff_enforcer_snapshots_total", enforcer), |at| Some(100.0 + at / 5.0));
@@ -160,7 +167,6 @@ fn fleet() -> Fleet {
     fleet.add("counter", ("bailiff_memory_released_bytes_total", enforcer), |at| {
         Some(if at < hour { 0.0 } else { released })
     });
-    fleet
 }
 
 fn report(url: &str, flags: &[&str]) -> Output {
@@ -172,11 +178,16 @@ fn printed(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Returns the JSON report of the last twelve hours, which end at the same time as the data.
-fn json_of(prometheus: &Prometheus, fleet: &Fleet) -> Value {
+/// Returns the report of the period of the data.
+fn report_of(prometheus: &Prometheus, fleet: &Fleet, flags: &[&str]) -> String {
     let (from, to) = (moment(fleet.from), moment(fleet.from + fleet.hours * HOUR));
     let url = format!("http://{}", prometheus.address());
-    serde_json::from_str(&printed(&report(&url, &["--json", "--since", &from, "--until", &to]))).unwrap()
+    printed(&report(&url, &[flags, &["--since", &from, "--until", &to]].concat()))
+}
+
+/// The same as JSON.
+fn json_of(prometheus: &Prometheus, fleet: &Fleet) -> Value {
+    serde_json::from_str(&report_of(prometheus, fleet, &["--json"])).unwrap()
 }
 
 fn moment(seconds: u64) -> String {
@@ -212,6 +223,7 @@ fn gaps_are_unknown_and_never_idle() {
         (&json!(2), &json!(1), &json!(1 << 30))
     );
     assert_eq!(of("carol")["energy_kwh"], Value::Null, "energy was not observed");
+    assert_eq!(of("carol")["notices"], Value::Null, "n3 has no enforcer");
     assert_eq!(report["not_attributed"], json!({"notices": 1, "terminations": 0, "reclaimed_bytes": 0}));
     let [account] = &report["accounts"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_eq!(times(account), [10_800, 3_600, 7_200, 0]);
@@ -229,7 +241,7 @@ fn gaps_are_unknown_and_never_idle() {
         .collect();
     assert_eq!(nodes, [("n1:9836", 86_400, 0), ("n2:9836", 172_800, 28_800), ("n3:9836", 43_200, 10_800)]);
     let notes = report["notes"].to_string();
-    assert!(notes.contains("no data at all: n4:9836"), "{notes}");
+    assert!(notes.contains("no data at all: n4:9836") && notes.contains("is scraped: n2, n3"), "{notes}");
 }
 
 #[test]
@@ -250,11 +262,10 @@ fn long_periods_are_queried_in_longer_steps() {
 fn hostile_names_are_text_in_every_format() {
     let fleet = fleet();
     let prometheus = fleet.prometheus();
-    let url = format!("http://{}", prometheus.address());
-    let text = printed(&report(&url, &["--since", "12h"]));
+    let text = report_of(&prometheus, &fleet, &[]);
     assert!(!text.contains('\u{202e}') && text.lines().count() < 25, "{text}");
     assert!(text.contains("no data at all: n4:9836") && text.contains("ada"), "{text}");
-    let csv = printed(&report(&url, &["--since", "12h", "--csv"]));
+    let csv = report_of(&prometheus, &fleet, &["--csv"]);
     let rows: Vec<&str> = csv.split("\r\n").collect();
     assert!(rows[0].starts_with("kind,name,held_gpu_seconds,"), "{csv}");
     let users: Vec<_> = rows.iter().filter(|row| row.starts_with("user,")).collect();
@@ -274,8 +285,7 @@ fn page_has_charts_no_scripts_and_fits_every_screen() {
     let prometheus = fleet.prometheus();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("report.html");
-    let url = format!("http://{}", prometheus.address());
-    assert_eq!(printed(&report(&url, &["--since", "12h", "--html", file.to_str().unwrap()])), "");
+    assert_eq!(report_of(&prometheus, &fleet, &["--html", file.to_str().unwrap()]), "");
     let mut browser = Browser::start();
     for screen in [Screen::WIDE, Screen::WIDE.dark(), Screen::PHONE, Screen::PHONE.dark()] {
         browser.visit(&format!("file://{}", file.display()), screen);
@@ -298,7 +308,7 @@ fn page_has_charts_no_scripts_and_fits_every_screen() {
         bars.iter().any(|bar| bar == "GPU-hours of ada: used 4.8 h, idle 6.0 h, unknown 1.2 h"),
         "{bars:?}"
     );
-    assert_eq!(browser.query("document.querySelectorAll('#time svg[role=img] g').length"), json!(24));
+    assert_eq!(browser.query("document.querySelectorAll('#time svg[role=img] g').length"), json!(48));
     let rects = browser.query("document.querySelectorAll('#time svg[role=img] rect').length");
     assert!(rects.as_u64().unwrap() > 20, "{rects}");
     let carol = browser.text("[...document.querySelectorAll('#users tbody tr')].find(row => row.innerText.includes('carol')).innerText");
@@ -429,8 +439,7 @@ fn pictures() {
     let prometheus = fleet.prometheus();
     let file = tempfile::tempdir().unwrap();
     let file = file.path().join("report.html");
-    let url = format!("http://{}", prometheus.address());
-    printed(&report(&url, &["--since", "7d", "--html", file.to_str().unwrap()]));
+    report_of(&prometheus, &fleet, &["--html", file.to_str().unwrap()]);
     let mut browser = Browser::start();
     browser.visit(&format!("file://{}", file.display()), Screen { height: 1500, ..Screen::WIDE });
     fs::create_dir_all(&directory).unwrap();

@@ -43,7 +43,7 @@ impl Prometheus {
         Self::start(config, tempfile::tempdir().expect("a file, a directory and a port"))
     }
 
-    /// Starts a server that scrapes nothing and has these samples, in OpenMetrics with timestamps.
+    /// Starts a server that scrapes nothing and has these samples, in `OpenMetrics` with timestamps.
     ///
     /// # Panics
     /// If the samples are invalid, or the server does not start.

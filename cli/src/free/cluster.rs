@@ -11,7 +11,6 @@ use bailiff_prometheus::{Api, Labels, Series};
 use bailiff_snapshot::GpuState;
 
 use super::{Candidate, Evidence, Source};
-use crate::args::PrometheusServer;
 use crate::exit::Failure;
 use crate::prometheus::{instance, own, target};
 
@@ -46,18 +45,14 @@ const HELD_BACK: [GpuState; 4] =
     [GpuState::Gathering, GpuState::Quarantined, GpuState::Barrier, GpuState::Unknown];
 
 /// Returns a function that queries the GPUs; `vram` is the free memory that is needed.
-pub(super) fn open(
-    server: &PrometheusServer,
-    (vram, max_age): (Option<u64>, Duration),
-) -> Result<Source, Failure> {
-    let mut api = server.open()?;
+pub(super) fn open(mut api: Api, (vram, max_age): (Option<u64>, Duration)) -> Source {
     let mut is_first = true;
-    Ok(Box::new(move || {
+    Box::new(move || {
         if !std::mem::take(&mut is_first) {
             thread::sleep(PAUSE);
         }
         query(&mut api, (vram, max_age))
-    }))
+    })
 }
 
 fn query(api: &mut Api, (vram, max_age): (Option<u64>, Duration)) -> Result<Vec<Candidate>, Failure> {

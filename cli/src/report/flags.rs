@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::PrometheusServer;
+use crate::args::PrometheusLogin;
 
 /// The flags of `report`.
 #[derive(Debug, Args)]
@@ -29,8 +29,11 @@ pub(crate) struct Report {
     /// The page has no scripts and needs no other files.
     #[arg(long, value_name = "FILE", group = "format")]
     pub(super) html: Option<PathBuf>,
+    /// Address of the Prometheus server, such as `http://prometheus:9090`; https is supported.
+    #[arg(long, value_name = "URL")]
+    pub(super) prometheus: String,
     #[command(flatten)]
-    pub(super) server: PrometheusServer,
+    pub(super) login: PrometheusLogin,
 }
 
 const EXAMPLES: &str = "Examples:

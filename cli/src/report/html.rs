@@ -22,6 +22,10 @@ pub(super) fn html(rows: &Rows) -> String {
     html.main();
     html.notes(&rows.notes);
     html.section("time", "GPU-hours over time", |html| over_time(html, rows));
+    let most = rows.timeline.iter().map(|column| column.no_data_gpu_seconds).max().unwrap_or_default();
+    if most > 0 {
+        html.section("no-data", "GPU-hours without data", |html| without_data(html, rows, most));
+    }
     if !rows.users.is_empty() {
         html.section("users-chart", "GPU-hours by user", |html| bars(html, rows));
     }
@@ -50,15 +54,17 @@ fn over_time(html: &mut Html, rows: &Rows) {
         ends(html, columns, &rows.to);
         Bar { of: "GPU-hours held", parts: &parts([used, idle, unknown], held) }.legend(html);
     });
-    let most = columns.iter().map(|column| column.no_data_gpu_seconds).max().unwrap_or_default();
-    if most > 0 {
-        let whole = format!("GPU-hours without data, at most {} in a column", in_hours(most));
-        html.element("div", &[("class", "card")], |html| {
-            html.element("p", &[], |html| html.prose(&whole));
-            chart(html, &whole, columns, |column| vec![0.0, 0.0, share(column.no_data_gpu_seconds, most)]);
-            ends(html, columns, &rows.to);
+}
+
+fn without_data(html: &mut Html, rows: &Rows, most: u64) {
+    let whole = format!("At most {} GPU-hours in a column", in_hours(most));
+    html.element("div", &[("class", "card")], |html| {
+        html.element("p", &[], |html| html.prose(&whole));
+        chart(html, &format!("GPU-hours without data. {whole}"), &rows.timeline, |column| {
+            vec![0.0, 0.0, share(column.no_data_gpu_seconds, most)]
         });
-    }
+        ends(html, &rows.timeline, &rows.to);
+    });
 }
 
 /// Draws a column for each row, with the shares of [`PARTS`] stacked from the bottom.
@@ -119,24 +125,26 @@ fn ends(html: &mut Html, columns: &[ColumnRow], to: &str) {
 }
 
 fn bars(html: &mut Html, rows: &Rows) {
-    let most =
-        rows.users.iter().filter_map(|user| Some(tenths(user.time?.exact)[0])).max().unwrap_or_default();
+    let held = |user: &UserRow| Some(tenths(user.time?.exact)[0]);
+    let most = rows.users.iter().filter_map(held).max().unwrap_or_default();
     html.element("div", &[("class", "card")], |html| {
-        for user in rows.users.iter().take(MOST.0) {
-            html.element("p", &[("class", "figure")], |html| {
-                html.element("span", &[], |html| html.text(&user.user));
-                html.element("span", &[("class", "n")], |html| match user_time(user) {
-                    Some([held, ..]) => html.text(&format!("{held} h")),
-                    None => html.unknown("the exporter's counters are missing"),
-                });
-            });
-            if let Some(time) = user.time {
-                let [_, used, idle, unknown] = tenths(time.exact);
-                let parts = parts([used, idle, unknown], most);
-                Bar { of: &format!("GPU-hours of {}", user.user), parts: &parts }.draw(html);
-            }
-        }
+        html.list(&[], rows.users.iter().take(MOST.0), |html, user| bar(html, user, most));
     });
+}
+
+fn bar(html: &mut Html, user: &UserRow, most: u64) {
+    html.element("p", &[("class", "figure")], |html| {
+        html.element("span", &[], |html| html.text(&user.user));
+        html.element("span", &[("class", "n")], |html| match user_time(user) {
+            Some([held, ..]) => html.text(&format!("{held} h")),
+            None => html.unknown("the exporter's counters are missing"),
+        });
+    });
+    if let Some(time) = user.time {
+        let [_, used, idle, unknown] = tenths(time.exact);
+        let parts = parts([used, idle, unknown], most);
+        Bar { of: &format!("GPU-hours of {}", user.user), parts: &parts }.draw(html);
+    }
 }
 
 const USERS: Table<10> = Table {

@@ -36,7 +36,7 @@ const MOST_NAMES: usize = 10;
 pub(crate) fn report(flags: &Report) -> Result<ExitCode, Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let window = Window::new((&flags.since, &flags.until), now).map_err(Failure::usage)?;
-    let mut api = flags.server.open()?;
+    let mut api = flags.login.open(&flags.prometheus)?;
     let rows = collect(&mut api, window)?;
     if let Some(path) = &flags.html {
         std::fs::write(path, html::html(&rows)).map_err(|error| {
@@ -44,6 +44,9 @@ pub(crate) fn report(flags: &Report) -> Result<ExitCode, Failure> {
             Failure::from(io::Error::new(error.kind(), why))
         })?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if flags.csv {
+        rows.notes.iter().for_each(|note| output::print_message(format_args!("note: {note}")));
     }
     succeed(&if flags.json {
         serde_json::to_string(&rows).map_err(io::Error::from)? + "\n"
@@ -85,6 +88,13 @@ fn notes(usage: &Usage, api: &mut Api, window: Window) -> Result<Vec<String>, Fa
         notes.push(format!(
             "scraped with different target labels, and counted more than once: {}",
             names(&repeated)
+        ));
+    }
+    let without: Vec<String> = usage.without_enforcer().into_iter().map(str::to_owned).collect();
+    if !without.is_empty() && usage.has_enforcer() {
+        notes.push(format!(
+            "notices, terminations and reclaimed memory are unknown where no bailiff-enforcer is scraped: {}",
+            names(&without)
         ));
     }
     if !usage.has_enforcer() {

@@ -1,6 +1,7 @@
 //! The rows of a report, as they are printed: rounded, and sorted by the time for which GPUs were held.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bailiff_exposition::human::rfc3339;
@@ -104,11 +105,9 @@ pub(super) struct ColumnRow {
 
 impl Rows {
     pub(super) fn new(usage: &Usage, window: Window, notes: Vec<String>) -> Self {
-        let mut users: Vec<UserRow> = usage
-            .users
-            .iter()
-            .filter_map(|(name, user)| user_row(name, user, usage.has_enforcer()))
-            .collect();
+        let hosts = usage.without_enforcer();
+        let mut users: Vec<UserRow> =
+            usage.users.iter().filter_map(|(name, user)| user_row(name, user, &hosts)).collect();
         users.sort_by_key(|row| Reverse(row.time.map(|time| time.held)));
         let accounts = usage.accounts.iter();
         let mut accounts: Vec<TimeRow> =
@@ -144,7 +143,7 @@ impl Rows {
 }
 
 /// Returns the row of a user who had a GPU, or whose processes the enforcer acted on.
-fn user_row(name: &str, user: &UserUse, has_enforcer: bool) -> Option<UserRow> {
+fn user_row(name: &str, user: &UserUse, without_enforcer: &BTreeSet<&str>) -> Option<UserRow> {
     let is_used = user.time.is_some_and(|time| time != GpuTime::default())
         || user.memory.is_some_and(|memory| memory > 0.0)
         || user.memory_is_incomplete
@@ -155,7 +154,10 @@ fn user_row(name: &str, user: &UserUse, has_enforcer: bool) -> Option<UserRow> {
         memory_gib_hours: user.memory.map(|memory| rounded(memory / f64::from(1 << 30) / 3600.0)),
         memory_is_lower_bound: user.memory_is_incomplete,
         energy_kwh: user.energy.map(|joules| rounded(joules / 3.6e6)),
-        events: has_enforcer.then(|| event_row(user.events)),
+        // Where no enforcer is scraped, it is not known that there were none.
+        events: (user.events != Events::default()
+            || !user.hosts.iter().any(|host| without_enforcer.contains(host.as_str())))
+        .then(|| event_row(user.events)),
     })
 }
 

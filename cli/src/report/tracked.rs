@@ -1,6 +1,7 @@
 //! Counters of one scrape target: their growth from step to step, across restarts and gaps.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use bailiff_prometheus::Labels;
 
@@ -27,6 +28,13 @@ pub(super) struct Passed {
     from: usize,
     to: usize,
     is_gap: bool,
+}
+
+impl Passed {
+    /// Returns the steps that ended since the last scrape.
+    pub(super) const fn steps(self) -> RangeInclusive<usize> {
+        self.from + 1..=self.to
+    }
 }
 
 /// Growth of a counter since the last scrape.

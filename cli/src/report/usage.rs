@@ -55,6 +55,18 @@ pub(super) struct UserUse {
     /// Energy in joules.
     pub(super) energy: Option<f64>,
     pub(super) events: Events,
+    /// Hosts on which the user held GPUs.
+    pub(super) hosts: BTreeSet<String>,
+}
+
+impl UserUse {
+    /// Records that the user held a GPU of a target.
+    fn on(&mut self, target: &Labels) {
+        let host = host(target);
+        if !self.hosts.contains(host) {
+            self.hosts.insert(host.to_owned());
+        }
+    }
 }
 
 /// Growth of the enforcer's counters.
@@ -144,6 +156,12 @@ impl Usage {
         !self.enforcers.is_empty()
     }
 
+    /// Returns the hosts with an exporter and without an enforcer.
+    pub(super) fn without_enforcer(&self) -> BTreeSet<&str> {
+        let enforcers: BTreeSet<&str> = self.enforcers.keys().map(host).collect();
+        self.exporters.keys().map(host).filter(|host| !enforcers.contains(host)).collect()
+    }
+
     /// Returns whether a target was scraped.
     pub(super) fn knows(&self, target: &Labels) -> bool {
         self.exporters.contains_key(target) || self.enforcers.contains_key(target)
@@ -216,9 +234,28 @@ impl Usage {
             let Some(growth) = growth else { continue };
             let parts = whole(&idle, key).zip(whole(&unknown, key));
             let split = GpuTime::split(growth.value, parts.filter(|_| growth.is_continuous));
-            self.users.entry(key[0].clone()).or_default().time.get_or_insert_default().add(split);
-            if let Some(column) = self.columns.get_mut(column(self.window, part.first + at)) {
-                column.add(split);
+            let user = self.users.entry(key[0].clone()).or_default();
+            user.time.get_or_insert_default().add(split);
+            user.on(target);
+            self.add_to_columns(split, passed);
+        }
+    }
+
+    /// Adds GPU time to the chart. Time in a gap is spread over the gap.
+    fn add_to_columns(&mut self, time: GpuTime, passed: Option<Passed>) {
+        let Some(passed) = passed else { return };
+        let mut rest = time;
+        for step in passed.steps() {
+            let left = (passed.steps().end() + 1 - step) as u64;
+            let share =
+                GpuTime { used: rest.used / left, idle: rest.idle / left, unknown: rest.unknown / left };
+            rest = GpuTime {
+                used: rest.used - share.used,
+                idle: rest.idle - share.idle,
+                unknown: rest.unknown - share.unknown,
+            };
+            if let Some(column) = self.columns.get_mut(column(self.window, step)) {
+                column.add(share);
             }
         }
     }
@@ -234,6 +271,7 @@ impl Usage {
         for key in part.of(Metric::ProcessScrapes, target).into_iter().flat_map(BTreeMap::keys) {
             let Some(scrapes) = value(Metric::ProcessScrapes, key) else { continue };
             let user = self.users.entry(key[0].clone()).or_default();
+            user.on(target);
             let known = value(Metric::MemoryScrapes, key).unwrap_or_default();
             user.memory_is_incomplete |= known < scrapes;
             if let Some(memory) = value(Metric::Memory, key) {
@@ -298,6 +336,12 @@ impl Usage {
         let mut seen = BTreeSet::new();
         self.nodes.keys().map(instance).filter(|name| !seen.insert(*name)).collect()
     }
+}
+
+/// Returns the instance without its port, because exporter and enforcer of a host listen on different ports.
+fn host(target: &Labels) -> &str {
+    let name = instance(target);
+    name.rsplit_once(':').map_or(name, |(host, _)| host)
 }
 
 /// Returns the column of the chart to which a step belongs.
