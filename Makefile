@@ -63,8 +63,8 @@ golden: ## regenerate golden files and generated docs; review the diff
 screenshots: ## regenerate the images of docs/images/; check each before you commit it
 	@$(SETUP) compiler nextest redis chromium pngquant
 	cargo build --workspace
-	BAILIFF_SCREENSHOTS=$(CURDIR)/docs/images cargo nextest run --workspace -E 'test(/^status_page::/)' --run-ignored only
-	pngquant --force --strip --ext .png 64 docs/images/status-*.png
+	BAILIFF_SCREENSHOTS=$(CURDIR)/docs/images cargo nextest run --workspace -E 'test(/^(status_page|report)::/)' --run-ignored only
+	pngquant --force --strip --ext .png 64 docs/images/*.png
 
 bench: ## measure speed and size, compared with nvitop-exporter, all-smi and plain Redis
 	@$(SETUP) compiler python peers redis

@@ -4,7 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_lease::{LeaseError, Leases, Local};
+use bailiff_lifecycle::exit::plain;
+use bailiff_prometheus::Api;
 use clap::Args;
+
+use crate::exit::Failure;
 
 /// The upper limit of every duration, so that adding a duration to the current time cannot overflow.
 const MAX_DURATION: Duration = Duration::from_hours(100 * 366 * 24);
@@ -82,6 +86,26 @@ pub(crate) struct Machine {
     /// Mount point of the host's /proc.
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     pub(crate) procfs: PathBuf,
+}
+
+/// The login at a Prometheus server; the command has the flag `--prometheus`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PrometheusLogin {
+    /// File with a bearer token for Prometheus.
+    #[arg(long, value_name = "FILE", requires = "prometheus")]
+    token_file: Option<PathBuf>,
+}
+
+impl PrometheusLogin {
+    /// Creates a client of the server at this URL; it does not connect yet.
+    pub(crate) fn open(&self, url: &str) -> Result<Api, Failure> {
+        let read = |path: &PathBuf| {
+            bailiff_prometheus::secret(path)
+                .map_err(|error| Failure::usage(format!("cannot read {}: {}", path.display(), plain(&error))))
+        };
+        let token = self.token_file.as_ref().map(read).transpose()?;
+        Api::new(url, token).map_err(|error| Failure::usage(error.to_string()))
+    }
 }
 
 /// The time limit of a command.

@@ -111,6 +111,12 @@ impl From<LeaseError> for Failure {
     }
 }
 
+impl From<bailiff_prometheus::Refused> for Failure {
+    fn from(refused: bailiff_prometheus::Refused) -> Self {
+        Self::unavailable(refused.to_string())
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self { code: 1, message: bailiff_lifecycle::exit::plain(&error) }

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::lease::examples;
 use crate::lease::flags::Lease;
 use crate::owner::{hold, why};
-use crate::{completions, doctor, free, gpuget, idle_timeout, info, mps, run, slurm};
+use crate::{completions, doctor, free, gpuget, idle_timeout, info, mps, report, run, slurm};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,12 +41,17 @@ pub(crate) enum Command {
     /// bailiff-exporter if it is running, because it records idle times; otherwise the driver and /proc are sampled
     /// twice, one second apart.
     Info(info::flags::Info),
-    /// Show which GPUs of this machine are free, best first
+    /// Show which GPUs of this machine or the cluster are free, best first
     Free(Box<free::Free>),
     /// Ask the enforcer to keep one's own process for a time
     Hold(Box<hold::Hold>),
     /// Show why one's own process ended, or what a rule will do to it
     Why(Box<why::Why>),
+    /// Report GPU-hours, memory, energy and actions of each user
+    ///
+    /// The data comes from a Prometheus server that scrapes bailiff-exporter and, for notices and terminations,
+    /// bailiff-enforcer. Time without data is unknown, and counts neither as used nor as idle.
+    Report(report::flags::Report),
     /// Check this machine for problems and print how to fix them
     ///
     /// The checks change nothing. Components that are not installed, or that this user cannot access, are

@@ -15,7 +15,9 @@ mod mps;
 mod output;
 mod owner;
 mod process_tree;
+mod prometheus;
 mod python;
+mod report;
 mod run;
 mod screen;
 mod slurm;
@@ -67,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Free(flags) => free::free(&flags),
         Command::Hold(flags) => owner::hold::hold(&flags),
         Command::Why(flags) => owner::why::why(&flags),
+        Command::Report(flags) => report::report(&flags),
         Command::Mps(command) => mps::mps(&command),
         Command::Lease(command) => lease::commands::lease(&command),
         Command::Run(flags) => run::run(&flags),

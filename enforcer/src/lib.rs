@@ -16,7 +16,6 @@ mod programs;
 pub mod settings;
 pub mod status;
 pub mod stream;
-mod trust;
 pub mod web;
 
 pub use bailiff_proc::clock;

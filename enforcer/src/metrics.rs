@@ -26,6 +26,15 @@ KILLS Counter One "bailiff_kills_total" ["rule result"]
 MEMORY_RELEASED Counter Bytes "bailiff_memory_released_bytes_total" [""]
     "GPU memory that was observed to be released after an action, in bytes."
     "Actions whose effect could not be determined are not included.";
+USER_NOTICES Counter One "bailiff_user_notices_total" ["user"]
+    "Completed notify steps about processes of the user."
+    "This and all other bailiff_user_ metrics of the enforcer are absent for users without steps. At most 256 users have series.";
+USER_KILLS Counter One "bailiff_user_kills_total" ["user result"]
+    "Completed terminate and cancel_job steps about processes of the user, by result."
+    "The same results as bailiff_kills_total. Absent for results that did not occur.";
+USER_MEMORY_RELEASED Counter Bytes "bailiff_user_memory_released_bytes_total" ["user"]
+    "GPU memory of the user that was observed to be released after an action, in bytes."
+    "Actions whose effect could not be determined are not included.";
 ACTION_IN_FLIGHT Gauge One "bailiff_action_in_flight" [""]
     "1 while an action is running or its effect is being verified, else 0."
     "Only one action runs at a time.";

@@ -194,6 +194,9 @@ HELD_GPU_SECONDS Counter Seconds "bailiff_held_gpu_seconds_total" ["user"]
     "Measured between consecutive samples. A process that started between two samples is counted from its start time.";
 IDLE_GPU_SECONDS Counter Seconds "bailiff_idle_gpu_seconds_total" ["user"]
     "Part of bailiff_held_gpu_seconds_total with all of the user's processes observed idle.";
+UNKNOWN_GPU_SECONDS Counter Seconds "bailiff_unknown_gpu_seconds_total" ["user"]
+    "Part of bailiff_held_gpu_seconds_total with no process observed busy and at least one not observed."
+    "The rest of bailiff_held_gpu_seconds_total, without the idle and the unknown part, is time in which a process of the user was observed busy.";
 USER_MEMORY Gauge Bytes "bailiff_user_gpu_memory_bytes" ["gpu gpu_uuid user"]
     "GPU memory held by the processes of the user in bytes."
     "Absent if the memory of one of them is unknown.";

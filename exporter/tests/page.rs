@@ -237,6 +237,7 @@ fn an_idle_process_is_observed_idle() {
     let of_user = [("gpu", "0"), ("user", "alice")];
     assert_eq!(page.value("bailiff_idle_memory_bytes", &of_user), Some(GIB as f64));
     assert_eq!(page.value("bailiff_idle_gpu_seconds_total", &[("user", "alice")]), Some(10.0));
+    assert_eq!(page.value("bailiff_unknown_gpu_seconds_total", &[("user", "alice")]), Some(0.0));
 }
 
 #[test]

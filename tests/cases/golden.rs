@@ -23,11 +23,12 @@ const POD: &str = "9c5b4a5e_7d1f_4f0e_9a3b_0a1b2c3d4e5f";
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// Metric families whose values depend on when the test ran or on how the program was built.
-const MASKED: [&str; 17] = [
+const MASKED: [&str; 18] = [
     "bailiff_build_info",
     "bailiff_http_requests_total",
     "bailiff_idle_gpu_seconds_total",
     "bailiff_held_gpu_seconds_total",
+    "bailiff_unknown_gpu_seconds_total",
     "bailiff_process_gpu_busy_seconds_total",
     "bailiff_process_gpu_idle_seconds",
     "bailiff_process_gpu_memory_byte_seconds_total",

@@ -15,7 +15,7 @@ use end_to_end::programs::root;
 use serde_json::Value;
 
 /// Each crate that is shipped, and the workspace crates on which it may depend.
-const DEPENDENCIES: [(&str, &[&str]); 16] = [
+const DEPENDENCIES: [(&str, &[&str]); 17] = [
     ("bailiff-snapshot", &[]),
     ("bailiff-subprocess", &[]),
     ("bailiff-size", &[]),
@@ -26,6 +26,7 @@ const DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("bailiff-lease", &["bailiff-proc", "bailiff-snapshot"]),
     ("bailiff-mps", &["bailiff-snapshot", "bailiff-subprocess"]),
     ("bailiff-exposition", &["bailiff-size", "bailiff-snapshot"]),
+    ("bailiff-prometheus", &["bailiff-exposition"]),
     ("bailiff-sampler", &["bailiff-ledger", "bailiff-mps", "bailiff-proc", "bailiff-snapshot"]),
     ("bailiff-quota", &["bailiff-size"]),
     ("bailiff-engine", &["bailiff-size", "bailiff-snapshot"]),
@@ -52,6 +53,7 @@ const DEPENDENCIES: [(&str, &[&str]); 16] = [
             "bailiff-lifecycle",
             "bailiff-mps",
             "bailiff-proc",
+            "bailiff-prometheus",
             "bailiff-size",
             "bailiff-snapshot",
             "bailiff-subprocess",
@@ -66,6 +68,7 @@ const DEPENDENCIES: [(&str, &[&str]); 16] = [
             "bailiff-lifecycle",
             "bailiff-mps",
             "bailiff-proc",
+            "bailiff-prometheus",
             "bailiff-sampler",
             "bailiff-size",
             "bailiff-snapshot",

@@ -40,7 +40,27 @@ impl Prometheus {
     /// # Panics
     /// If the server does not start.
     pub fn of(config: &str) -> Self {
-        let directory = tempfile::tempdir().expect("a file, a directory and a port");
+        Self::start(config, tempfile::tempdir().expect("a file, a directory and a port"))
+    }
+
+    /// Starts a server that scrapes nothing and has these samples, in `OpenMetrics` with timestamps.
+    ///
+    /// # Panics
+    /// If the samples are invalid, or the server does not start.
+    pub fn filled(samples: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("samples");
+        fs::write(&file, samples).expect("a file");
+        let output = Command::new(programs::tool("promtool"))
+            .args(["tsdb", "create-blocks-from", "openmetrics"])
+            .args([&file, &directory.path().join("data")])
+            .output()
+            .expect("promtool must be installed: run `tests/setup prometheus`");
+        assert!(output.status.success(), "{output:?}");
+        Self::start("global: {scrape_interval: 1m}\n", directory)
+    }
+
+    fn start(config: &str, directory: tempfile::TempDir) -> Self {
         let file = directory.path().join("prometheus.yml");
         fs::write(&file, config).expect("a file, a directory and a port");
         let address = TcpListener::bind("127.0.0.1:0")

@@ -172,6 +172,10 @@ pub struct UserTotals {
     pub held_seconds: f64,
     /// Part of `held_seconds` in which all of the user's processes on the GPU were observed idle.
     pub idle_seconds: f64,
+    /// Part of `held_seconds` in which none of the user's processes on the GPU was observed busy, and at least one was
+    /// not observed.
+    #[serde(default)]
+    pub unknown_seconds: f64,
 }
 
 /// Returns the label of a process's owner: the name if known, else the uid.

@@ -67,7 +67,8 @@ fn idle_time_grows_by_what_was_seen_idle() {
     assert_eq!(holder.utilization.percent(), Some(0));
     assert_eq!(holder.idle, Duration::from_secs(30), "three windows between four samples");
     assert_eq!(holder.byte_seconds, 30.0 * GIB as f64);
-    assert_eq!((snapshot.users["alice"].held_seconds, snapshot.users["alice"].idle_seconds), (30.0, 30.0));
+    let alice = snapshot.users["alice"];
+    assert_eq!((alice.held_seconds, alice.idle_seconds, alice.unknown_seconds), (30.0, 30.0, 0.0));
 }
 
 #[test]
@@ -101,8 +102,9 @@ fn being_busy_ends_idleness_and_is_counted_once() {
     let holder = &snapshot.gpus[0].holders[0];
     assert_eq!(holder.busy_seconds, 5.0, "half of one ten-second window");
     assert_eq!(holder.idle, Duration::from_secs(10), "the window of the repeated stamp is neither");
-    assert_eq!(snapshot.users["alice"].held_seconds, 40.0);
-    assert_eq!(snapshot.users["alice"].idle_seconds, 20.0);
+    let alice = snapshot.users["alice"];
+    let times = (alice.held_seconds, alice.idle_seconds, alice.unknown_seconds);
+    assert_eq!(times, (40.0, 20.0, 10.0), "one window was busy, and one is unknown");
 }
 
 #[test]

@@ -7,7 +7,6 @@ use bailiff_proc::readable;
 use ureq::Agent;
 
 use crate::clock::Deadline;
-use crate::trust;
 use bailiff_engine::policy::Address;
 
 /// Maximum size of a file with an address, in bytes.
@@ -69,7 +68,7 @@ fn agent(deadline: Duration) -> Agent {
         .max_redirects(0)
         .max_redirects_will_error(false)
         .http_status_as_error(false)
-        .tls_config(trust::tls())
+        .tls_config(bailiff_prometheus::tls())
         .user_agent("bailiff-enforcer");
     config.build().into()
 }

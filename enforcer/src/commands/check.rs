@@ -14,7 +14,6 @@ use super::files;
 use crate::clock::now;
 use crate::flags;
 use crate::policy_file::{self, Content};
-use crate::trust;
 use bailiff_engine::policy::{FaultStyle, check};
 
 /// Maximum size of a metrics page.
@@ -102,7 +101,8 @@ fn login(flags: &flags::Check) -> Login {
 
 /// Returns the policy in force, and whether one of its rules enforces.
 fn running(url: &str, login: Option<&str>) -> Result<(String, bool)> {
-    let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).tls_config(trust::tls());
+    let config =
+        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).tls_config(bailiff_prometheus::tls());
     let mut request =
         ureq::Agent::new_with_config(config.build()).get(&format!("{}/metrics", url.trim_end_matches('/')));
     if let Some(login) = login {

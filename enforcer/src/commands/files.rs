@@ -29,5 +29,5 @@ pub(super) fn text(path: &Path) -> Result<String, Failure> {
 
 /// Returns the first line of a file with a secret.
 pub(super) fn secret(path: &Path) -> Result<String, Failure> {
-    Ok(text(path)?.lines().next().unwrap_or_default().trim().to_owned())
+    bailiff_prometheus::secret(path).map_err(|error| Failure::file(path, error))
 }

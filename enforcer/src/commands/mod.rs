@@ -14,7 +14,7 @@ pub mod test;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bailiff_exposition::terminal::line;
@@ -68,6 +68,9 @@ pub enum Failure {
     /// A file is not a record, or Prometheus lacks required data.
     #[error("{0}")]
     Data(String),
+    /// Prometheus does not answer a query.
+    #[error(transparent)]
+    Prometheus(#[from] bailiff_prometheus::Refused),
     /// The output cannot be written.
     #[error("cannot write the report: {}", plain(.0))]
     Write(#[from] io::Error),
@@ -83,7 +86,7 @@ impl Failure {
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Faults(_) | Self::Settings(_) => Exit::Usage,
-            Self::File { .. } | Self::Data(_) | Self::Write(_) => Exit::Failed,
+            Self::File { .. } | Self::Data(_) | Self::Prometheus(_) | Self::Write(_) => Exit::Failed,
         }
     }
 }
@@ -122,32 +125,5 @@ fn moment(flag: &str, text: &str, now: Duration) -> Result<Duration, Failure> {
         let what = "neither a time such as 2026-03-01T00:00:00Z nor an age such as 7d";
         Failure::Settings(format!("{flag} {text:?} is {what}"))
     };
-    if let Ok(ago) = humantime::parse_duration(text) {
-        return now.checked_sub(ago).ok_or_else(wrong);
-    }
-    let time = humantime::parse_rfc3339(text).map_err(|_| wrong())?;
-    time.duration_since(UNIX_EPOCH).map_err(|_| wrong())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_times_or_how_long_ago() {
-        let now = Duration::from_hours(490_896);
-        let day = Duration::from_hours(24);
-        let cases = [
-            ("2026-01-01T00:00:00Z", Some(now)),
-            ("1d", Some(now.saturating_sub(day))),
-            ("0s", Some(now)),
-            ("2025-12-31T00:00:00Z", Some(now.saturating_sub(day))),
-            ("yesterday", None),
-            ("1960-01-01T00:00:00Z", None),
-            ("900000d", None),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(moment("--from", text, now).ok(), expected, "{text}");
-        }
-    }
+    bailiff_prometheus::moment(text, now).ok_or_else(wrong)
 }

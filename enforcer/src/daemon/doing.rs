@@ -13,6 +13,7 @@ use crate::audit::Record;
 use crate::clock::now;
 use crate::process_table::Processes;
 use crate::status;
+use crate::status::tally::is_kill;
 use bailiff_engine::engine::{Exemptions, HoldRequest, Holds};
 use bailiff_engine::guard::Protect;
 use bailiff_engine::policy::{Action, Mode, Policy};
@@ -37,6 +38,9 @@ impl Daemon {
             }
             What::Notify(channels) => {
                 counters.step(&verdict.rule, ("notify", verdict.mode), Outcome::Done);
+                if let Some(user) = counters.user(verdict.subject.user.as_deref()) {
+                    user.notices += 1;
+                }
                 self.notify(verdict, channels);
                 self.note(verdict, ("notify", "queued"), &channels.join(", "));
             }
@@ -145,6 +149,20 @@ impl Daemon {
         }))
     }
 
+    /// Counts an action that has ended.
+    fn count(&mut self, verdict: &Verdict, step: &str, report: &ActionReport) {
+        let counters = &mut self.status.counters;
+        let released = report.released.unwrap_or_default();
+        counters.step(&verdict.rule, (step, verdict.mode), report.outcome);
+        counters.released_bytes += released;
+        if let Some(user) = counters.user(verdict.subject.user.as_deref()) {
+            if is_kill(step, verdict.mode) {
+                user.kills.count(report.outcome);
+            }
+            user.released_bytes += released;
+        }
+    }
+
     /// Handles the report of an action that has ended.
     pub(super) fn completed(&mut self, report: &ActionReport) {
         self.engine.report(report);
@@ -152,9 +170,8 @@ impl Daemon {
         let Some(verdict) = self.request.take() else { return };
         let (result, detail) = (report.outcome.name(), report.detail.as_str());
         tracing::info!(rule = %doing.rule, target = doing.target, step = doing.step, result, detail, "action");
-        self.status.counters.step(&verdict.rule, (&doing.step, verdict.mode), report.outcome);
-        self.status.counters.released_bytes += report.released.unwrap_or_default();
-        if verdict.mode == Mode::Enforce && matches!(doing.step.as_str(), "terminate" | "cancel_job") {
+        self.count(&verdict, &doing.step, report);
+        if is_kill(&doing.step, verdict.mode) {
             self.notify_end(&verdict, report);
         }
         self.status.remember(status::PastAction {

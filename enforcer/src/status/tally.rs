@@ -8,6 +8,9 @@ use crate::agent;
 use bailiff_engine::policy::Mode;
 use bailiff_engine::verdict::Outcome;
 
+/// Maximum number of users with counters of their own. Users can have many uids.
+const MAX_USERS: usize = 256;
+
 /// All counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -24,6 +27,8 @@ pub struct Counters {
     pub kills: Counted<Kill>,
     /// Bytes observed as released.
     pub released_bytes: u64,
+    /// Steps about processes of a user, by name; at most [`MAX_USERS`] users.
+    pub users: BTreeMap<String, UserCounts>,
     /// Reloads of the policy.
     pub reloads: Counted<Reloaded>,
     /// Notifications.
@@ -47,13 +52,27 @@ impl Counters {
         self.add(rule, (step, mode), (result, 1));
     }
 
+    /// Returns the counters of a target's user; `None` without a user, or above [`MAX_USERS`].
+    pub fn user(&mut self, user: Option<&str>) -> Option<&mut UserCounts> {
+        let user = user?;
+        if !self.users.contains_key(user) && self.users.len() >= MAX_USERS {
+            return None;
+        }
+        Some(self.users.entry(user.to_owned()).or_default())
+    }
+
     /// A `terminate` or `cancel_job` of an enforcing rule also counts as a kill.
     fn add(&mut self, rule: &str, (step, mode): (&str, Mode), (result, count): (Outcome, u64)) {
-        if matches!(step, "terminate" | "cancel_job") && mode == Mode::Enforce {
+        if is_kill(step, mode) {
             self.kills.add(Kill { rule: rule.to_owned(), result }, count);
         }
         self.steps.add(Step { rule: rule.to_owned(), step: step.to_owned(), mode, result }, count);
     }
+}
+
+/// Returns whether a step counts as a kill.
+pub fn is_kill(step: &str, mode: Mode) -> bool {
+    matches!(step, "terminate" | "cancel_job") && mode == Mode::Enforce
 }
 
 /// Returns whether a step can have this result.
@@ -78,6 +97,18 @@ fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
         | Outcome::Cancelled => !reports_only,
         Outcome::Reprieved => acts && !reports_only,
     }
+}
+
+/// Steps about the processes of one user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UserCounts {
+    /// Completed `notify` steps.
+    pub notices: u64,
+    /// Results of `terminate` and `cancel_job`.
+    pub kills: Counted<Outcome>,
+    /// Bytes observed as released.
+    pub released_bytes: u64,
 }
 
 /// A step of a rule with its result.
@@ -219,6 +250,14 @@ mod tests {
         let kill = Kill { rule: "idle".into(), result: Outcome::Released };
         assert_eq!(counters.kills.of(&kill), 2);
         assert_eq!(counters.steps.iter().map(|(_, count)| count).collect::<Vec<_>>(), [1, 1, 2]);
+        for user in 0..300 {
+            let counts = counters.user(Some(&user.to_string()));
+            assert_eq!(counts.is_some(), user < MAX_USERS);
+            if let Some(counts) = counts {
+                counts.kills.count(Outcome::Released);
+            }
+        }
+        assert!(counters.user(Some("7")).is_some() && counters.user(None).is_none());
         let json = serde_json::to_string(&counters).expect("it is plain data");
         assert_eq!(serde_json::from_str::<Counters>(&json).expect("it was just written"), counters);
     }

@@ -1,7 +1,7 @@
 //! The metrics page, from the status.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use bailiff_exposition::{Family, Format, Labels, PRESENT, Writer};
 use bailiff_lease::legacy::Judgement;
 
 use crate::metrics;
-use crate::status::tally::{Counters, Reloaded, Skipped};
+use crate::status::tally::{Counters, Reloaded, Skipped, UserCounts};
 use crate::status::{Breaker, Flag, RuleStatus, Scope, Status};
 use bailiff_engine::engine::Now;
 use bailiff_engine::verdict::Hold;
@@ -83,6 +83,29 @@ fn actions(counters: &Counters, page: &mut Writer<'_>) {
         page.put(&metrics::KILLS, &labels, count);
     }
     page.put(&metrics::MEMORY_RELEASED, &Labels::default(), counters.released_bytes);
+    users(counters, page);
+}
+
+/// Names that are cut to the same label are summed up, so that no series occurs twice.
+fn users(counters: &Counters, page: &mut Writer<'_>) {
+    let mut users: BTreeMap<Labels, UserCounts> = BTreeMap::new();
+    for (user, more) in &counters.users {
+        let counts = users.entry(Labels::default().with("user", user)).or_default();
+        counts.notices += more.notices;
+        counts.released_bytes += more.released_bytes;
+        more.kills.iter().for_each(|(result, count)| counts.kills.add(*result, count));
+    }
+    for (labels, counts) in &users {
+        page.put(&metrics::USER_NOTICES, labels, counts.notices);
+    }
+    for (labels, counts) in &users {
+        for (result, count) in counts.kills.iter() {
+            page.put(&metrics::USER_KILLS, &labels.clone().with("result", result.name()), count);
+        }
+    }
+    for (labels, counts) in &users {
+        page.put(&metrics::USER_MEMORY_RELEASED, labels, counts.released_bytes);
+    }
 }
 
 fn withheld(status: &Status, page: &mut Writer<'_>) {

@@ -166,6 +166,9 @@ fn counters() -> Counters {
         Counters { snapshots: 719, released_bytes: 40 << 30, audit_failures: 1, ..Counters::default() };
     counters.step("idle", ("terminate", Mode::Enforce), Outcome::Released);
     counters.step("idle", ("flag", Mode::DryRun), Outcome::Done);
+    let user = counters.user(Some("alice")).expect("one user");
+    (user.notices, user.released_bytes) = (1, 40 << 30);
+    user.kills.count(Outcome::Released);
     counters.skipped.count(Skipped::Stale);
     counters.refused.count("wrong_owner".into());
     counters.reloads.count(Reloaded::Applied);

@@ -91,8 +91,10 @@ fn totals(snapshot: &Snapshot, page: &mut Writer<'_>) {
         let total = totals.entry(Labels::default().with("user", user)).or_default();
         total.held_seconds += more.held_seconds;
         total.idle_seconds += more.idle_seconds;
+        total.unknown_seconds += more.unknown_seconds;
     }
     let totals: Vec<(&Labels, &UserTotals)> = totals.iter().collect();
     page.rows(&metrics::HELD_GPU_SECONDS, &totals, |total| Some(total.held_seconds));
     page.rows(&metrics::IDLE_GPU_SECONDS, &totals, |total| Some(total.idle_seconds));
+    page.rows(&metrics::UNKNOWN_GPU_SECONDS, &totals, |total| Some(total.unknown_seconds));
 }

@@ -24,8 +24,13 @@ pub(crate) fn totals(previous: Option<&Snapshot>, seen: &UserInput<'_>) -> BTree
         let Some(before) = previous.gpu(&gpu.about) else { continue };
         for (user, use_of) in seen.users_of(gpu, before, window) {
             let total = totals.entry(user).or_default();
-            total.held_seconds += use_of.held.as_secs_f64();
-            total.idle_seconds += if use_of.idle { use_of.held.as_secs_f64() } else { 0.0 };
+            let held = use_of.held.as_secs_f64();
+            total.held_seconds += held;
+            match use_of.idle {
+                Some(true) => total.idle_seconds += held,
+                Some(false) => {}
+                None => total.unknown_seconds += held,
+            }
         }
     }
     totals
@@ -35,8 +40,8 @@ pub(crate) fn totals(previous: Option<&Snapshot>, seen: &UserInput<'_>) -> BTree
 #[derive(Debug, Clone, Copy)]
 struct Use {
     held: Duration,
-    /// Whether all of the user's processes on the GPU were observed idle.
-    idle: bool,
+    /// Whether all of the user's processes on the GPU were observed idle; `Some(false)` if one was observed busy.
+    idle: Option<bool>,
 }
 
 impl UserInput<'_> {
@@ -58,9 +63,9 @@ impl UserInput<'_> {
                     .filter(|age| *age <= window && before.lists_processes())
                     .unwrap_or_default()
             };
-            let idle = holder.utilization.idle() == Some(true);
+            let idle = holder.utilization.idle();
             let all = users.entry(user).or_insert(Use { held, idle });
-            *all = Use { held: all.held.max(held), idle: all.idle && idle };
+            *all = Use { held: all.held.max(held), idle: both_idle(all.idle, idle) };
         }
         users.retain(|_, all| !all.held.is_zero());
         users
@@ -70,5 +75,14 @@ impl UserInput<'_> {
     fn age(&self, process: ProcessId) -> Option<Duration> {
         let ProcessId::Live(key) = process else { return None };
         Some(self.at.boot.saturating_sub(key.started()))
+    }
+}
+
+/// Returns whether two processes are both idle, in three truth values: one busy process decides.
+fn both_idle(one: Option<bool>, other: Option<bool>) -> Option<bool> {
+    match (one, other) {
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (Some(true), Some(true)) => Some(true),
+        _ => None,
     }
 }

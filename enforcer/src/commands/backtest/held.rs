@@ -1,8 +1,7 @@
 //! The data of one exporter in Prometheus: the metrics from which snapshots are rebuilt, with their samples by
 //! scrape.
 
-use super::api::{Api, Refused};
-use super::api::{Labels, Series};
+use bailiff_prometheus::{Api, Labels, Refused, Series, quoted};
 
 /// Metric whose samples show the times of scrapes.
 pub(super) const ANCHOR: &str = "bailiff_snapshots_total";
@@ -116,11 +115,6 @@ impl Scraped {
         let value = series.get(name).filter(|value| !value.is_empty())?;
         (self.labels.get(name) != Some(value)).then_some(value)
     }
-}
-
-/// Quotes a text for a query.
-pub(super) fn quoted(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// The data of a period.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bailiff_prometheus::Labels;
 use bailiff_snapshot::slurm::{AllocatedGpu, JobId, JobRecord, SlurmNode};
 use bailiff_snapshot::{Allocation, AllocationState};
 
-use super::api::Labels;
 use super::held::{SAME_START, Scrape, Scraped, whole};
 
 /// Start of each job, in milliseconds of wall-clock time. If a job did not leave its GPUs unused from its start on, this is

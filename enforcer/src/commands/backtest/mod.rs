@@ -2,7 +2,6 @@
 //! converted back to a snapshot; a missing scrape is a gap, and missing values are unknown.
 
 mod adapt;
-mod api;
 mod held;
 mod jobs;
 mod pace;
@@ -14,10 +13,10 @@ use std::time::Duration;
 
 use bailiff_engine::policy::Policy;
 use bailiff_lifecycle::exit::Exit;
+use bailiff_prometheus::{Api, Refused, quoted};
 use serde::Serialize;
 
-use self::api::{Api, Refused};
-use self::held::{ANCHOR, Chunk, Scraped, quoted};
+use self::held::{ANCHOR, Chunk, Scraped};
 use self::pace::Pace;
 use self::rebuild::Rebuild;
 use super::layout::{self, safe};
@@ -110,7 +109,7 @@ pub fn rehearse(flags: &flags::Backtest, now: Duration) -> Result<Backtest, Fail
     let times = times(plan)?;
     let policy = files::rules(&flags.rules, now)?.policy;
     let token = flags.token_file.as_deref().map(files::secret).transpose()?;
-    let mut api = Api::new(&flags.prometheus, token)?;
+    let mut api = Api::new(&flags.prometheus, token).map_err(|error| Failure::Settings(error.to_string()))?;
     let mut exporters = Vec::new();
     for scraped in exporters_of(&mut api, plan, times)? {
         exporters.push(one(&mut api, (&policy, plan), (&scraped, times))?);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::api::Sample;
-use super::api::{Api, Refused};
+use bailiff_prometheus::{Api, Refused, Sample};
+
 use super::held::{ANCHOR, Scraped, TAKEN};
 
 /// Number of snapshots that is enough for a measurement.

@@ -9,10 +9,10 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
 
 use super::Children;
-use super::api::Labels;
 use super::held::{ANCHOR, SAME_START, Scrape, Scraped, TAKEN, whole};
 use super::jobs::Jobs;
 use super::{Window, growth};
+use bailiff_prometheus::Labels;
 
 /// Prometheus has no cgroup paths, so selectors on them are unknown; pods, containers and jobs have labels.
 const NO_CGROUP: &str = "/";
