@@ -16,7 +16,7 @@ demo: ## a demo of one minute, with or without a GPU; STAY=1 keeps it running un
 	@target/debug/demo $(if $(STAY),--stay)
 
 test: check quota ## run all checks and tests
-	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium shells slurm
+	@$(SETUP) compiler nextest prometheus python redis openssl faketime allocators systemd chromium shells slurm jupyter
 	cargo build --workspace
 	cargo nextest run --workspace
 

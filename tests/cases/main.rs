@@ -24,6 +24,7 @@ mod holds;
 mod hostile_input;
 mod idle_timeout;
 mod info;
+mod jupyter;
 mod kernel_log;
 mod kubernetes;
 mod lease_agent;
