@@ -124,6 +124,7 @@ fn waiting_ends_when_a_gpu_of_the_cluster_is_free() {
 
 /// Values of a node whose samples end before now, or whose GPU is reserved.
 #[test]
+#[expect(clippy::too_many_lines, reason = "the values of one cluster")]
 fn stale_leased_and_allocated_gpus_are_not_free() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let mut lines: Vec<(&str, String)> = Vec::new();
@@ -151,7 +152,7 @@ fn stale_leased_and_allocated_gpus_are_not_free() {
         match node {
             "pool" => lines.push(("bailiff_lease_held", format!("{{{gpu},user=\"ada\",mode=\"run\"}} 1"))),
             "held-back" => {
-                lines.push(("bailiff_lease_gpus", format!("{{{node_labels},state=\"quarantined\"}} 1")))
+                lines.push(("bailiff_lease_gpus", format!("{{{node_labels},state=\"quarantined\"}} 1")));
             }
             "slurm" => lines.push((
                 "bailiff_slurm_gpu_allocation_info",

@@ -1,6 +1,7 @@
 //! Tests `bailiff report` with a real Prometheus server that has the recorded data of several nodes: one has a gap, one is
 //! stale, one never responded.
 #![allow(
+    clippy::cast_precision_loss,
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
@@ -27,10 +28,10 @@ use serde_json::{Value, json};
 const HOUR: u64 = 3600;
 /// Samples are a minute apart, and not at the ends of steps.
 const OFFSET: u64 = 7;
-/// A user and an account whose names are formulas and markup, as a label in OpenMetrics.
+/// A user and an account whose names are formulas and markup, as a label in `OpenMetrics`.
 const HOSTILE: &str = r#"=cmd|'/c calc'!A1<img src=x onerror=alert(1)>\"\\,\n\u202e"#;
 
-/// The series of a fleet, by metric, as OpenMetrics lines.
+/// The series of a fleet, by metric, as `OpenMetrics` lines.
 struct Fleet {
     from: u64,
     hours: u64,
@@ -75,7 +76,7 @@ impl Fleet {
     }
 
     /// Adds a user who holds 8 GiB on one GPU, and is idle and unknown for these shares of the time.
-    fn user(&mut self, instance: &str, user: &str, (idle, unknown): (f64, f64), is_up: fn(f64) -> bool) {
+    fn user(&mut self, (instance, user): (&str, &str), (idle, unknown): (f64, f64), is_up: fn(f64) -> bool) {
         let labels = format!("instance=\"{instance}\",job=\"bailiff\",user=\"{user}\"");
         for (metric, share) in [
             ("bailiff_held_gpu_seconds_total", 1.0),
@@ -116,9 +117,9 @@ fn fleet() -> Fleet {
     fleet.node("n2:9836", 4, |at| !(4.0 * 3600.0..6.0 * 3600.0).contains(&at));
     fleet.node("n3:9836", 1, |at| at < 9.0 * 3600.0);
     fleet.add("gauge", ("up", "instance=\"n4:9836\",job=\"bailiff\""), |_| Some(0.0));
-    fleet.user("n1:9836", "ada", (0.5, 0.1), always);
-    fleet.user("n2:9836", HOSTILE, (1.0, 0.0), |at| !(4.0 * 3600.0..6.0 * 3600.0).contains(&at));
-    fleet.user("n3:9836", "carol", (0.0, 0.0), |at| at < 9.0 * 3600.0);
+    fleet.user(("n1:9836", "ada"), (0.5, 0.1), always);
+    fleet.user(("n2:9836", HOSTILE), (1.0, 0.0), |at| !(4.0 * 3600.0..6.0 * 3600.0).contains(&at));
+    fleet.user(("n3:9836", "carol"), (0.0, 0.0), |at| at < 9.0 * 3600.0);
     let energy =
         "instance=\"n1:9836\",job=\"bailiff\",gpu=\"0\",gpu_uuid=\"GPU-n1-0\",part=\"user\",user=\"ada\"";
     fleet.add("counter", ("bailiff_energy_joules_total", energy), |at| Some((at + 60.0) * 400.0));
@@ -388,7 +389,8 @@ fn endless_response_is_an_error() {
     let url = server(|stream| {
         let _ = stream
             .write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"status\":\"success\",\"data\":\"");
-        while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}
+        let part = vec![b'x'; 1 << 16];
+        while stream.write_all(&part).is_ok() {}
     });
     // The shortest period is not divided.
     let output = report(&url, &["--since", "10m"]);
@@ -412,11 +414,11 @@ fn pictures() {
         ("gpu-1:9836", "grace", (0.55, 0.05)),
         ("gpu-1:9836", "edsger", (0.93, 0.0)),
     ] {
-        fleet.user(instance, user, shares, always);
+        fleet.user((instance, user), shares, always);
     }
-    fleet.user("gpu-2:9836", "barbara", (0.3, 0.0), up);
-    fleet.user("gpu-2:9836", "ada", (0.2, 0.0), up);
-    fleet.user("gpu-3:9836", "donald", (0.4, 0.35), |at| at < 4.5 * 86_400.0);
+    fleet.user(("gpu-2:9836", "barbara"), (0.3, 0.0), up);
+    fleet.user(("gpu-2:9836", "ada"), (0.2, 0.0), up);
+    fleet.user(("gpu-3:9836", "donald"), (0.4, 0.35), |at| at < 4.5 * 86_400.0);
     for (user, watts) in [("ada", 430.0), ("grace", 260.0), ("edsger", 90.0)] {
         let labels = format!(
             "instance=\"gpu-1:9836\",job=\"bailiff\",gpu=\"0\",gpu_uuid=\"GPU-1\",part=\"user\",user=\"{user}\""

@@ -2,6 +2,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
+    clippy::float_cmp,
     clippy::panic,
     clippy::unwrap_used,
     reason = "a case runs programs, reads files and fails loudly"
@@ -82,8 +83,8 @@ fn holder(node: &Node) -> Tenant {
 
 /// Rules that notify these channels, and then end an idle process.
 fn rules(channels: &[(&str, String)]) -> String {
-    let lines: String =
-        channels.iter().map(|(name, keys)| format!("  {name}: {{webhook: {keys}}}\n")).collect();
+    let lines = channels.iter().map(|(name, keys)| format!("  {name}: {{webhook: {keys}}}\n"));
+    let lines = lines.collect::<Vec<_>>().concat();
     let names: Vec<&str> = channels.iter().map(|(name, _)| *name).collect();
     format!(
         "version: 1

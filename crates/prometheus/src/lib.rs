@@ -180,7 +180,9 @@ impl Api {
             Ok(answer) => answer,
             Err(error) => {
                 // Long enough to recognize a login page or a proxy.
-                let text: String = String::from_utf8_lossy(body).chars().take(100).collect();
+                let start = String::from_utf8_lossy(&body[..body.len().min(400)]);
+                let words: Vec<&str> = start.split_whitespace().collect();
+                let text: String = words.join(" ").chars().take(100).collect();
                 let describe = format!("{status}, which is not a Prometheus API response ({error}): {text}");
                 return Err(Refused::Other(self.describe(&format!("returned {}", line(&describe)))));
             }

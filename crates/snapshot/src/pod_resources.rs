@@ -281,8 +281,9 @@ mod tests {
 
     #[test]
     fn ids_of_each_plugin() {
+        type Case = (&'static str, Option<(&'static str, DeviceName<'static>, bool)>);
         use DeviceName::{Minor, Uuid};
-        let cases: [(&str, Option<(&str, DeviceName<'_>, bool)>); 22] = [
+        let cases: [Case; 22] = [
             ("GPU-1", Some(("GPU-1", Uuid("GPU-1"), false))),
             ("GPU-1::0", Some(("GPU-1", Uuid("GPU-1"), true))),
             ("MIG-1", Some(("MIG-1", Uuid("MIG-1"), false))),

@@ -1,7 +1,11 @@
 //! Tests of GPUs that are allocated to pods: which evidence makes one busy, idle, without processes or unknown, which devices
 //! are attributed, and which processes have no allocation.
 
-#![expect(clippy::expect_used, reason = "a test may fail loudly")]
+#![expect(
+    clippy::expect_used,
+    clippy::float_cmp,
+    reason = "a test may fail loudly, and compares exact seconds"
+)]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -109,7 +113,8 @@ fn state_of_an_allocation_is_that_of_the_containers_processes() {
     let outside = Facts { place: Place { cgroup: "/x.service".into(), ..Place::default() }, ..outside };
     let nowhere = fixtures::facts(ProcessKey { pid: 43, start_ticks: 7 });
     let own = |pid| process(pid, "a", "1");
-    let cases: [(&str, Vec<(u32, u32)>, Vec<Facts>, &str); 9] = [
+    type Case = (&'static str, Vec<(u32, u32)>, Vec<Facts>, &'static str);
+    let cases: [Case; 9] = [
         ("none", vec![], vec![], "no_process"),
         ("one idle", vec![(41, 0)], vec![own(41)], "idle"),
         ("one of two busy", vec![(41, 0), (42, 50)], vec![own(41), own(42)], "busy"),

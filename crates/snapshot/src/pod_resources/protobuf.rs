@@ -285,8 +285,8 @@ mod tests {
         let claim = put(5, [put(2, "claim"), put(4, claimed), put(4, other)].concat());
         let message = [
             pod("one", &[container("main", &[gpus.clone(), nic, claim])]),
-            pod("two", &[container("main", &[gpus.clone()]), container("sidecar", &[])]),
-            pod("twice", &[container("main", &[gpus.clone()])]),
+            pod("two", &[container("main", std::slice::from_ref(&gpus)), container("sidecar", &[])]),
+            pod("twice", &[container("main", std::slice::from_ref(&gpus))]),
             pod("twice", &[]),
             pod("../x", &[container("main", &[gpus])]),
         ]

@@ -315,7 +315,7 @@ fn template_that_fails_for_a_notification_has_a_reason() {
     assert_eq!(check(Format::Slack, template), Ok(()));
     let why = sent(Format::Slack, Some(template), &notice("python3", true)).unwrap_err();
     assert!(why.contains("undefined value") && why.contains("line 1 of the template"), "{why}");
-    let large = format!(r#"{{"text": "{}"}}"#, "x".repeat(600_000));
+    let large = format!(r#"{{"text": "x", "more": "{}"}}"#, "x".repeat(600_000));
     let why = sent(Format::Slack, Some(&large), &notice("python3", true)).unwrap_err();
     assert!(why.contains("the server accepts 512000"), "{why}");
 }
