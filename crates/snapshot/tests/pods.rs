@@ -106,6 +106,9 @@ fn unallocated(pods: &PodGpus) -> Vec<(&str, u64)> {
     pods.unallocated.iter().map(|row| (row.gpu_uuid.as_deref().expect("a UUID"), row.processes)).collect()
 }
 
+/// Name, utilization of listed processes, processes, and expected state.
+type Case = (&'static str, Vec<(u32, u32)>, Vec<Facts>, &'static str);
+
 #[test]
 fn state_of_an_allocation_is_that_of_the_containers_processes() {
     let stopped = Facts { state: State::Stopped, ..process(42, "a", "1") };
@@ -113,7 +116,6 @@ fn state_of_an_allocation_is_that_of_the_containers_processes() {
     let outside = Facts { place: Place { cgroup: "/x.service".into(), ..Place::default() }, ..outside };
     let nowhere = fixtures::facts(ProcessKey { pid: 43, start_ticks: 7 });
     let own = |pid| process(pid, "a", "1");
-    type Case = (&'static str, Vec<(u32, u32)>, Vec<Facts>, &'static str);
     let cases: [Case; 9] = [
         ("none", vec![], vec![], "no_process"),
         ("one idle", vec![(41, 0)], vec![own(41)], "idle"),
