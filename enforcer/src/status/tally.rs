@@ -27,7 +27,7 @@ pub struct Counters {
     pub kills: Counted<Kill>,
     /// Bytes observed as released.
     pub released_bytes: u64,
-    /// Steps about processes of a user, by name; at most [`MAX_USERS`] users.
+    /// Steps about processes of a user, by name; at most `MAX_USERS` users.
     pub users: BTreeMap<String, UserCounts>,
     /// Reloads of the policy.
     pub reloads: Counted<Reloaded>,
@@ -52,7 +52,7 @@ impl Counters {
         self.add(rule, (step, mode), (result, 1));
     }
 
-    /// Returns the counters of a target's user; `None` without a user, or above [`MAX_USERS`].
+    /// Returns the counters of a target's user; `None` without a user, or above `MAX_USERS`.
     pub fn user(&mut self, user: Option<&str>) -> Option<&mut UserCounts> {
         let user = user?;
         if !self.users.contains_key(user) && self.users.len() >= MAX_USERS {
