@@ -1,22 +1,12 @@
 //! Parses the environment of a process, `/proc/PID/environ`. The process can overwrite it, for example with its title.
 
+use crate::lease::values;
 use crate::text_limit::fits;
 
 /// Environment variable with the notebook of a Jupyter kernel. Jupyter Server sets it for each kernel that it starts for a
 /// session, since 2.0 to the path below its root, and since 2.0.7 to the absolute path (`get_kernel_env` in
 /// `jupyter_server/services/sessions/sessionmanager.py`). The kernel's children inherit it, and users can set it.
 pub const NOTEBOOK_VARIABLE: &str = "JPY_SESSION_NAME";
-
-/// Returns the values of a variable, which can occur several times; `None` if the process has overwritten its environment.
-pub(crate) fn values<'a>(environ: &'a [u8], name: &str) -> Option<Vec<&'a [u8]>> {
-    let pairs = environ.strip_suffix(b"\0")?;
-    let mut values = Vec::new();
-    for pair in pairs.split(|byte| *byte == 0) {
-        let (key, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=')?);
-        values.extend(value.get(1..).filter(|_| key == name.as_bytes()));
-    }
-    Some(values)
-}
 
 /// Returns the notebook of a Jupyter kernel; `None` if there is none, or if it is not UTF-8 or too long for a snapshot.
 pub fn notebook(environ: &[u8]) -> Option<String> {

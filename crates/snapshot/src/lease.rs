@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
-use crate::environment::values;
 use crate::{ProcessKey, Truth, Word};
 
 /// State of a lease pool at one moment.
@@ -178,6 +177,17 @@ pub struct Waits {
     pub longer: u64,
     /// Sum of all waiting times.
     pub sum: Duration,
+}
+
+/// Returns the values of a variable, which can occur several times; `None` if the process has overwritten its environment.
+pub(crate) fn values<'a>(environ: &'a [u8], name: &str) -> Option<Vec<&'a [u8]>> {
+    let pairs = environ.strip_suffix(b"\0")?;
+    let mut values = Vec::new();
+    for pair in pairs.split(|byte| *byte == 0) {
+        let (key, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=')?);
+        values.extend(value.get(1..).filter(|_| key == name.as_bytes()));
+    }
+    Some(values)
 }
 
 /// Lease that a process claims to belong to, by the environment that it was started with.
