@@ -2,7 +2,25 @@
 
 use std::time::Duration;
 
-use super::webhook::Format;
+bailiff_snapshot::label_values! {
+/// Server that a body is for.
+pub enum Format {
+    /// Any; by default, the body is the notification.
+    Json = "json",
+    /// Slack, an incoming webhook.
+    Slack = "slack",
+    /// Mattermost, an incoming webhook.
+    Mattermost = "mattermost",
+    /// Microsoft Teams, a workflow that posts an Adaptive Card.
+    Teams = "teams",
+    /// Matrix, a generic webhook of Hookshot.
+    Matrix = "matrix",
+    /// PagerDuty, the Events API v2.
+    PagerDuty = "pagerduty",
+    /// Alertmanager, the API v2.
+    Alertmanager = "alertmanager",
+}
+}
 
 /// Context for the check of a file.
 #[derive(Debug, Clone, Copy)]

@@ -2,30 +2,11 @@
 
 use std::path::PathBuf;
 
+pub use super::context::Format;
 use super::context::LoadContext;
 use super::program::full_path;
 use super::{Address, keys, mail};
 use crate::yaml::{Fault, Faults, Fields, Node, expected, text, word};
-
-bailiff_snapshot::label_values! {
-/// Server that a body is for.
-pub enum Format {
-    /// Any; by default, the body is the notification.
-    Json = "json",
-    /// Slack, an incoming webhook.
-    Slack = "slack",
-    /// Mattermost, an incoming webhook.
-    Mattermost = "mattermost",
-    /// Microsoft Teams, a workflow that posts an Adaptive Card.
-    Teams = "teams",
-    /// Matrix, a generic webhook of Hookshot.
-    Matrix = "matrix",
-    /// PagerDuty, the Events API v2.
-    PagerDuty = "pagerduty",
-    /// Alertmanager, the API v2.
-    Alertmanager = "alertmanager",
-}
-}
 
 /// A webhook channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
