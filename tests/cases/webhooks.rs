@@ -160,6 +160,11 @@ fn hostile_name_reaches_each_server_as_text() {
     tenant.gone();
 }
 
+/// Starts a program with a directory at the path from which Debian's Alertmanager reads its templates. `tests/setup` unpacks
+/// the package without installing it.
+const WITH_TEMPLATES: &str = "[ -e /usr/share/prometheus ] || { mount -t tmpfs none /usr/share && \
+     mkdir /usr/share/prometheus && ln -s \"$0\" /usr/share/prometheus/alertmanager; }; exec \"$@\"";
+
 /// A real Alertmanager that sends nothing.
 struct Alertmanager {
     child: Child,
@@ -173,7 +178,14 @@ impl Alertmanager {
         let config = directory.path().join("alertmanager.yml");
         fs::write(&config, "route: {receiver: none}\nreceivers: [{name: none}]\n").unwrap();
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let child = Command::new(programs::tool("prometheus-alertmanager"))
+        let program = programs::tool("prometheus-alertmanager");
+        let unpacked = fs::canonicalize(&program).unwrap_or_default();
+        let templates =
+            unpacked.ancestors().nth(2).unwrap_or(&unpacked).join("share/prometheus/alertmanager");
+        let child = Command::new("unshare")
+            .args(["--mount", "sh", "-c", WITH_TEMPLATES])
+            .arg(templates)
+            .arg(program)
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.path={}", directory.path().join("data").display()))
             .arg(format!("--web.listen-address={address}"))
