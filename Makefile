@@ -67,7 +67,7 @@ screenshots: ## regenerate the images of docs/images/; check each before you com
 	pngquant --force --strip --ext .png 64 docs/images/*.png
 
 bench: ## measure speed and size, compared with nvitop-exporter, all-smi and plain Redis
-	@$(SETUP) compiler python peers redis
+	@$(SETUP) compiler python peers redis tmux
 	cargo build --release --package bailiff-exporter --package bailiff-enforcer --package bailiff --package fake-nvml --package fake-cuda --package end-to-end
 	cargo build --profile quota --package bailiff-quota
 	@target/release/bench

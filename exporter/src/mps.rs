@@ -121,7 +121,10 @@ impl SampleSource for Watching {
             sample.mps = Some(mps);
         }
         let boot = sample.at.boot;
-        self.pollers.retain(|_, poller| boot.saturating_sub(poller.seen()) < FORGOTTEN);
+        // A poller keeps its place until its thread has ended, because a hanging thread uses resources.
+        self.pollers.retain(|_, poller| {
+            (poller.is_open() && boot.saturating_sub(poller.seen()) < FORGOTTEN) || !poller.close()
+        });
         Some(sample)
     }
 }

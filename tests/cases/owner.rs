@@ -11,7 +11,7 @@ use std::fs::{Permissions, set_permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use end_to_end::home::Home;
 use end_to_end::node::Node;
@@ -65,7 +65,8 @@ fn owner_holds_a_process_and_learns_why_another_ended() {
     let (code, text) = hold(NOBODY_UID, &held_pid);
     assert!(code == Some(1) && text.contains("the rule permits one hold within 24 hours"), "{text}");
     let (_, why) = as_user(NOBODY_UID, &node.home, &["why", &held_pid]);
-    assert!(why.contains("coming: terminate") && why.contains("; held for "), "{why}");
+    let expected = ["coming: terminate", "; held for ", "enforcer: hold granted by rule idle, process:"];
+    assert!(expected.iter().all(|text| why.contains(text)), "{why}");
     let explained = stdout_of(&enforcer.run(&["explain", "--pid", &held_pid]));
     assert!(
         explained.contains("held by its owner (uid 65534) for ") && !explained.contains('\u{1b}'),
@@ -144,4 +145,50 @@ fn users_socket_accepts_no_request_of_administrators() {
     assert!(code == Some(1), "{text}");
     let (code, text) = as_user(OTHER_UID, &home, &["hold", "1h"]);
     assert!(code == Some(64) && text.contains("--mine"), "{text}");
+}
+
+/// Opens many connections to the socket, sends requests on each and reads no answer.
+const FLOOD: &str = "
+import socket, sys, time
+clients = []
+while True:
+    try:
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(sys.argv[1])
+        client.setblocking(False)
+        client.send(b'{\"command\":\"why\"}\\n' * 500)
+        clients.append(client)
+    except OSError:
+        pass
+    if len(clients) == 64:
+        print('flooded', flush=True)
+        clients = []
+";
+
+#[test]
+fn requests_of_one_user_keep_neither_others_nor_administrators_out() {
+    let node = Node::new(RULES);
+    let tenant = Tenant::ending_on_term(&node.home);
+    open(&node.home);
+    let enforcer = node.home.enforcer(&[]);
+    node.hold(&tenant, 0, "used: 1GiB");
+    let mut flood = Command::new("setpriv")
+        .args(["--reuid=4002", "--regid=4002", "--clear-groups", "/usr/bin/python3", "-c", FLOOD])
+        .arg(node.home.path().join("user.sock"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(flood.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "flooded\n");
+    let pid = tenant.pid().to_string();
+    until("the process is in a snapshot", || {
+        let (code, text) = as_user(NOBODY_UID, &node.home, &["hold", "1h", &pid]);
+        assert!(!text.contains("too many clients"), "{text}");
+        (code == Some(0)).then_some(())
+    });
+    enforcer.ticks(3);
+    assert!(enforcer.run(&["pause"]).status.success());
+    flood.kill().unwrap();
+    flood.wait().unwrap();
 }

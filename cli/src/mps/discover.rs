@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_mps::control::{self, Question};
-use bailiff_mps::{Control, ControlError, place, reply};
+use bailiff_mps::{Control, ControlError, Listener, place, reply};
+use bailiff_proc::clock::Deadline;
 use bailiff_snapshot::{MpsStatus, Sample};
 
 use super::flags::Common;
@@ -18,6 +19,10 @@ use crate::lease::request::user_name;
 
 /// Maximum number of GPUs whose memory limit is queried per daemon.
 const MAX_GPUS: usize = 16;
+/// Maximum number of servers that are queried per daemon.
+pub(super) const MAX_SERVERS: usize = 16;
+/// Time limit of all queries of a daemon, as a multiple of the time limit of one.
+const MAX_TIMES: u32 = 5;
 /// Maximum number of parallel queries. A daemon that hangs takes seconds, so others are queried meanwhile.
 const MAX_PARALLEL: usize = 16;
 /// Maximum number of daemons of one other user, and of all other users, that are queried. One that does not respond costs
@@ -162,6 +167,8 @@ fn unqueried(pipes: Option<&Path>, found: Option<&MpsProcess<bailiff_mps::place:
 /// Client of one daemon. After the first timeout it sends no more queries, because each would take as long.
 struct DaemonClient {
     control: Control,
+    /// Time limit of a query, and deadline of all queries.
+    time: (Duration, Deadline),
     timed_out: Option<Duration>,
 }
 
@@ -169,6 +176,10 @@ impl DaemonClient {
     fn query(&mut self, question: Question<'_>) -> Result<String, ControlError> {
         if let Some(deadline) = self.timed_out {
             return Err(ControlError::NoAnswer(deadline));
+        }
+        if self.time.1.passed() {
+            self.timed_out = Some(self.time.0);
+            return Err(ControlError::NoAnswer(self.time.0));
         }
         let answer = self.control.query(question);
         if let Err(ControlError::NoAnswer(deadline)) = &answer {
@@ -184,7 +195,15 @@ impl DaemonClient {
 
 fn daemon(common: &Common, node: &MpsProcesses, (pipes, gpus): (&PathBuf, usize)) -> Daemon {
     let mut daemon = unqueried(Some(pipes), node.daemon(pipes));
-    let mut client = DaemonClient { control: common.control(pipes), timed_out: None };
+    // NVIDIA's client would run in a directory that is not the daemon's, which a user could have prepared.
+    if let Some(found) = node.daemon(pipes).filter(|found| !node::is_trusted(found.uid))
+        && !Listener::of(pipes).is_ok_and(|peer| peer.is(found.pid, Some(found.uid)))
+    {
+        daemon.why = Some("the daemon does not listen in this directory".to_owned());
+        return daemon;
+    }
+    let time = (common.deadline, Deadline::after(common.deadline * MAX_TIMES));
+    let mut client = DaemonClient { control: common.control(pipes), time, timed_out: None };
     let servers = match client.query(Question::Servers) {
         Ok(answer) => reply::servers(&answer).map_err(|error| error.to_string()),
         Err(error) => {
@@ -245,7 +264,7 @@ fn servers_of(
             clients,
         }
     };
-    servers.iter().map(server).collect()
+    servers.iter().take(MAX_SERVERS).map(server).collect()
 }
 
 fn client(procfs: &Path, row: &reply::Client) -> Client {

@@ -13,6 +13,7 @@ use bailiff_proc::clock::Deadline;
 use bailiff_snapshot::ComputeMode;
 
 use super::compute_mode::{self, MpsGpu};
+use super::discover::MAX_SERVERS;
 use super::flags::{Common, Stop};
 use super::node::{MpsProcess, MpsProcesses};
 use super::{lock, show};
@@ -68,6 +69,13 @@ fn query(control: &Control, question: Question<'_>, pipes: &Path) -> Result<Stri
 
 /// Fails if a server has clients, or if its clients cannot be listed.
 fn check_no_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Failure> {
+    // No control daemon runs that many, and each is asked.
+    if servers.len() > MAX_SERVERS {
+        let count = servers.len();
+        return Err(Failure::busy(format!(
+            "the daemon lists {count} servers; use --force to stop it anyway"
+        )));
+    }
     for server in servers {
         let answer = control.query(Question::Clients(*server));
         let clients = match answer.map(|answer| reply::clients(&answer)) {

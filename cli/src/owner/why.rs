@@ -3,9 +3,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "opens the kernel log and files of the user")]
 
-use std::fs::{File, OpenOptions, read_dir};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
@@ -246,10 +246,13 @@ fn record(record: &str, pid: u32, uid: u32) -> Option<Finding> {
 fn quotas(flags: &Why) -> Findings {
     let Some(pid) = flags.pid else { return Ok(Vec::new()) };
     let directory = Path::new("/run/bailiff/quota").join(geteuid().as_raw().to_string());
-    let files = match read_dir(&directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        files => files.map_err(|error| bailiff_lifecycle::exit::plain(&error))?,
-    };
+    let files =
+        match fs::symlink_metadata(&directory).and_then(|about| Ok((about, fs::read_dir(&directory)?))) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            // Any user can create a directory with this name.
+            Ok((about, _)) if about.uid() != geteuid().as_raw() => return Ok(Vec::new()),
+            files => files.map_err(|error| bailiff_lifecycle::exit::plain(&error))?.1,
+        };
     let ledgers =
         files.flatten().take(MOST_QUOTAS).filter_map(|file| bailiff_ledger::read(&file.path()).ok());
     let processes = ledgers.flat_map(|ledger| ledger.processes);

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::socket::Socket;
 
@@ -30,6 +30,16 @@ const QUESTION_BYTES: usize = 64 * 1024;
 pub trait Answers: Send + Sync + 'static {
     /// Handles a request, and decides whether this peer is permitted to make it.
     fn answer(&self, peer: &Peer, question: Value) -> impl Future<Output = Value> + Send;
+
+    /// Returns a key for the user of a uid. The uids of one user share the user's places.
+    fn user(&self, uid: u32) -> u32 {
+        uid
+    }
+
+    /// Returns whether requests depend on the groups of a peer, which the name service must look up.
+    fn needs_groups(&self) -> bool {
+        true
+    }
 }
 
 /// Limits of a control socket.
@@ -38,6 +48,8 @@ pub struct Limits {
     /// Maximum number of clients. A further client replaces a client without a request in progress, or is
     /// refused.
     pub clients: usize,
+    /// Maximum number of clients of one user. At this limit, a further client replaces one of this user.
+    pub clients_of_user: usize,
     /// Time limit for sending a request and for reading the response. An idle client is disconnected after
     /// this time.
     pub client: Duration,
@@ -47,7 +59,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { clients: 16, client: Duration::from_secs(5), answer: Duration::from_secs(8) }
+        Self {
+            clients: 16,
+            clients_of_user: 16,
+            client: Duration::from_secs(5),
+            answer: Duration::from_secs(8),
+        }
     }
 }
 
@@ -58,11 +75,18 @@ pub fn refusal(why: &str) -> Value {
 
 /// Serves until dropped, which removes the socket's file.
 pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
-    let mut places = Places::new(limits.clients);
+    let mut places = Places { most: limits.clients, most_of_user: limits.clients_of_user, taken: Vec::new() };
+    let mut logged: Option<Instant> = None;
     let welcome = |stream: UnixStream| {
         // The kernel records credentials for every connection. A connection without them is refused.
-        let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { return };
-        let Some(busy) = places.take(uid) else { return turn_away(stream) };
+        let Ok(uid) = stream.peer_cred().map(|peer| answers.user(peer.uid())) else { return };
+        let Some(busy) = places.take(uid) else {
+            if logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
+                logged = Some(Instant::now());
+                tracing::warn!(uid, "refuses clients of a socket, because too many are connected");
+            }
+            return turn_away(stream);
+        };
         let (answers, theirs) = (Arc::clone(&answers), Arc::clone(&busy));
         let task = tokio::spawn(async move {
             if let Err(error) = converse(stream, (answers, theirs), limits).await {
@@ -76,7 +100,6 @@ pub async fn serve(socket: Socket, answers: Arc<impl Answers>, limits: Limits) {
 
 /// Refuses a client. The response fits into the empty socket buffer, so errors are ignored.
 fn turn_away(stream: UnixStream) {
-    tracing::warn!("refused a control client, because too many are connected");
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write_all(&line(&refusal("too many clients; try again")));
     }
@@ -95,7 +118,7 @@ async fn converse(
     (answers, busy): (Arc<impl Answers>, Arc<AtomicBool>),
     limits: Limits,
 ) -> io::Result<()> {
-    let peer = Peer::of(&stream).await?;
+    let peer = Peer::of(&stream, answers.needs_groups()).await?;
     let (from, mut to) = stream.into_split();
     let mut from = BufReader::new(from);
     loop {
@@ -145,6 +168,8 @@ fn line(answer: &Value) -> Vec<u8> {
 /// Deadline for the name service, which may be remote. If it does not respond, only the primary group
 /// counts.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Minimum time between two log lines about refused clients.
+const LOG_PAUSE: Duration = Duration::from_mins(1);
 /// Permits one query at a time, so that a hung name service does not occupy more and more threads.
 static ASKING: Semaphore = Semaphore::const_new(1);
 
@@ -164,11 +189,11 @@ pub struct Peer {
 }
 
 impl Peer {
-    async fn of(stream: &UnixStream) -> io::Result<Self> {
+    async fn of(stream: &UnixStream, needs_groups: bool) -> io::Result<Self> {
         let of = stream.peer_cred()?;
         let (uid, gid) = (of.uid(), of.gid());
         // Root needs no group.
-        let groups = if uid == 0 { Vec::new() } else { groups(uid, gid).await };
+        let groups = if uid == 0 || !needs_groups { Vec::new() } else { groups(uid, gid).await };
         Ok(Self { pid: of.pid().filter(|pid| *pid > 0), uid, gid, groups })
     }
 
@@ -179,7 +204,7 @@ impl Peer {
 }
 
 async fn groups(uid: u32, gid: u32) -> Vec<u32> {
-    let Ok(permit) = ASKING.try_acquire() else { return Vec::new() };
+    let Ok(Ok(permit)) = timeout(PATIENCE, ASKING.acquire()).await else { return Vec::new() };
     let asked = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         groups_of(uid, gid)
@@ -204,21 +229,29 @@ struct Client {
     task: AbortHandle,
 }
 
+impl Client {
+    fn is_idle(&self) -> bool {
+        !self.busy.load(Ordering::Relaxed)
+    }
+}
+
 /// Clients, in order of arrival.
 struct Places {
     most: usize,
+    most_of_user: usize,
     taken: Vec<Client>,
 }
 
 impl Places {
-    const fn new(most: usize) -> Self {
-        Self { most, taken: Vec::new() }
-    }
-
-    /// Takes a place for a client of this user and returns its busy flag; `None` if all clients are busy.
+    /// Takes a place for a client of this user and returns its busy flag; `None` if all clients that it could replace
+    /// are busy.
     fn take(&mut self, uid: u32) -> Option<Arc<AtomicBool>> {
         self.taken.retain(|client| !client.task.is_finished());
-        if self.taken.len() >= self.most {
+        if self.taken.iter().filter(|client| client.uid == uid).count() >= self.most_of_user {
+            let own = |client: &Client| client.uid == uid && client.is_idle();
+            let place = self.taken.iter().position(own)?;
+            self.taken.remove(place).task.abort();
+        } else if self.taken.len() >= self.most {
             self.taken.remove(self.least(uid)?).task.abort();
         }
         Some(Arc::default())
@@ -236,7 +269,7 @@ impl Places {
             let new = usize::from(client.uid == uid);
             (of(client.uid) + new, client.uid != 0)
         };
-        let silent = self.taken.iter().enumerate().filter(|(_, client)| !client.busy.load(Ordering::Relaxed));
+        let silent = self.taken.iter().enumerate().filter(|(_, client)| client.is_idle());
         // `max_by_key` returns the last of equal entries.
         silent.rev().max_by_key(|(_, client)| rank(client)).map(|(place, _)| place)
     }
@@ -267,15 +300,19 @@ mod tests {
         assert_eq!(groups_of(u32::MAX - 7, 0), None);
     }
 
-    /// Fills 4 places with clients (uid, whether busy), and returns the index to evict for a client of `uid`.
-    fn least(taken: &[(u32, bool)], uid: u32) -> Option<usize> {
+    /// Fills 4 places with clients (uid, whether busy), and returns the index of the one that a client of `uid`
+    /// replaces.
+    fn least(taken: &[(u32, bool)], uid: u32, most_of_user: usize) -> Option<usize> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("the runtime starts");
-        let mut places = Places::new(4);
+        let mut places = Places { most: 4, most_of_user, taken: Vec::new() };
+        let mut tasks = Vec::new();
         for (uid, is_busy) in taken {
-            let task = runtime.spawn(std::future::pending::<()>()).abort_handle();
-            places.put(Client { uid: *uid, busy: Arc::new((*is_busy).into()), task });
+            let task = runtime.spawn(std::future::pending::<()>());
+            places.put(Client { uid: *uid, busy: Arc::new((*is_busy).into()), task: task.abort_handle() });
+            tasks.push(task.abort_handle().id());
         }
-        places.least(uid)
+        places.take(uid)?;
+        tasks.iter().position(|task| places.taken.iter().all(|client| client.task.id() != *task))
     }
 
     #[test]
@@ -290,7 +327,20 @@ mod tests {
             (vec![(0, true), (7, true), (7, true), (8, true)], 0, None),
         ];
         for (taken, uid, expected) in cases {
-            assert_eq!(least(&taken, uid), expected, "{uid} comes to {taken:?}");
+            assert_eq!(least(&taken, uid, 4), expected, "{uid} comes to {taken:?}");
+        }
+    }
+
+    #[test]
+    fn user_replaces_only_own_clients_at_the_limit_of_a_user() {
+        let cases = [
+            (vec![(7, false), (7, false), (8, false)], 7, Some(0)),
+            (vec![(8, false), (7, true), (7, false)], 7, Some(2)),
+            (vec![(8, false), (7, true), (7, true)], 7, None),
+            (vec![(7, false), (7, false), (8, false), (9, false)], 9, Some(0)),
+        ];
+        for (taken, uid, expected) in cases {
+            assert_eq!(least(&taken, uid, 2), expected, "{uid} comes to {taken:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_mins(10);
-const PATIENT: Limits = Limits { clients: 16, client: LONG, answer: LONG };
+const PATIENT: Limits = Limits { clients: 16, clients_of_user: 16, client: LONG, answer: LONG };
 
 /// Responds with the user and the request. The request `hang` gets no response.
 struct Echo;

@@ -16,6 +16,8 @@ const PAUSE: Duration = Duration::from_mins(1);
 const LONGEST: Duration = Duration::from_mins(5);
 /// Time for which a result is valid.
 const GOOD: Duration = Duration::from_mins(11);
+/// Minimum time for a part of a scan in one sample. It is longer than the time limit of one process.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(300);
 /// Amount of unattributed memory on a GPU that starts a scan.
 const FROM: u64 = 256 << 20;
 
@@ -60,6 +62,13 @@ impl DeviceFileScan {
             }
         }
         rest.device_processes.clone_from(&self.found);
+    }
+
+    /// Continues neither scan nor result in an interval without time for them. A requested scan is a gap.
+    pub(crate) fn skip(&self, is_requested: bool, rest: &mut Rest) {
+        if is_requested || self.search.is_some() || self.found.is_some() {
+            rest.gaps.count(Gap::DeviceProcesses);
+        }
     }
 
     /// Discards scan and result in an interval that must not read descriptors. A requested scan is a gap.
@@ -182,6 +191,19 @@ mod tests {
             let _ = count_found(&mut device_file_scan, home.path(), (at, seen));
             assert_eq!(device_file_scan.search.is_some(), searches, "at {at}");
         }
+    }
+
+    #[test]
+    fn interval_without_time_publishes_no_result() {
+        let home = procfs();
+        let mut device_file_scan = DeviceFileScan::default();
+        for at in [100, 105, 110] {
+            let _ = count_found(&mut device_file_scan, home.path(), (at, &[]));
+        }
+        let mut rest = Rest::default();
+        device_file_scan.skip(false, &mut rest);
+        assert_eq!((rest.device_processes, rest.gaps.of(Gap::DeviceProcesses)), (None, 1));
+        assert_eq!(count_found(&mut device_file_scan, home.path(), (115, &[])).0, Some(3), "it is kept");
     }
 
     #[test]

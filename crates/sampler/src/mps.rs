@@ -7,6 +7,7 @@ use std::path::Path;
 use bailiff_mps::place::{Directories, Part, ProcessView};
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{LATE, Process};
+use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::{Gap, Gaps, Mps, MpsDaemon, MpsServer, ProcessKey, Role, Seen, State, Truth};
 
 use crate::proc::{MOST_OF_ENVIRON, Processes};
@@ -24,6 +25,8 @@ struct Named {
     key: ProcessKey,
     ppid: u32,
     state: State,
+    /// Owner, possibly an earlier one: it decides only which processes are examined first.
+    uid: Option<u32>,
 }
 
 /// An MPS process.
@@ -41,15 +44,20 @@ pub(crate) fn find(
     (seen, until): (&BTreeMap<u32, Seen>, Deadline),
     gaps: &mut Gaps,
 ) -> Option<Mps> {
-    let others =
-        processes.named_mps().iter().map(|stat| Named { key: stat.key, ppid: stat.ppid, state: stat.state });
+    let named = |(stat, uid): &(Stat, Option<u32>)| Named {
+        key: stat.key,
+        ppid: stat.ppid,
+        state: stat.state,
+        uid: *uid,
+    };
+    let others = processes.named_mps().iter().map(named);
     let holders = seen.values().filter_map(Seen::found).filter(|facts| facts.comm == Role::COMM);
-    let holders = holders.map(|facts| Named { key: facts.key, ppid: facts.ppid, state: facts.state });
+    let holders =
+        holders.map(|facts| Named { key: facts.key, ppid: facts.ppid, state: facts.state, uid: facts.uid });
     let proc = processes.proc();
-    let owner = |pid| proc.process(pid).and_then(|process| process.owner()).ok();
     let all: Vec<Named> = others.chain(holders).collect();
     let mut unread: BTreeSet<u32> = all.iter().map(|named| named.key.pid).collect();
-    let ranked = all.into_iter().map(|named| (owner(named.key.pid), named.key, named)).collect();
+    let ranked = all.into_iter().map(|named| (named.uid, named.key, named)).collect();
     let (ranked, all) = chosen(ranked);
     if !all {
         gaps.count(Gap::Mps);
@@ -181,7 +189,8 @@ mod tests {
     const SERVER: &str = "/usr/bin/nvidia-cuda-mps-server";
 
     fn one(pid: u32, ppid: u32, examine: ProcessView<'_>) -> Found {
-        let named = Named { key: ProcessKey { pid, start_ticks: 7 }, ppid, state: State::Sleeping };
+        let key = ProcessKey { pid, start_ticks: 7 };
+        let named = Named { key, ppid, state: State::Sleeping, uid: None };
         Found { named, uid: Some(0), part: examine.part().expect("a part of MPS"), pids: vec![pid, 1] }
     }
 

@@ -333,22 +333,25 @@ struct Found {
     place: Place,
 }
 
-/// Returns at most this many entries of a directory, sorted by name, and whether these are all. Skips hidden files, and
-/// names that are too long or need escaping in the output.
+/// Reads at most this many entries of a directory, and returns them, sorted by name, and whether these are all. Skips hidden
+/// files, and names that are too long or need escaping in the output.
 fn entries(directory: OwnedFd, most: usize) -> Result<(Vec<Found>, bool), Errno> {
     let directory = Rc::new(directory);
     let mut names = Vec::new();
     let mut whole = true;
+    // The directory itself and its parent do not count.
+    let mut left = most.saturating_add(2);
     for entry in Dir::read_from(&*directory)? {
         let entry = entry?;
         let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+        if left == 0 {
+            whole = false;
+            break;
+        }
+        left -= 1;
         let name = entry.file_name().to_bytes();
         if name.starts_with(b".") {
             continue;
-        }
-        if names.len() >= most {
-            whole = false;
-            break;
         }
         if name.len() > 64 || !name.iter().all(plain) {
             whole = false;
@@ -401,4 +404,30 @@ fn shared(line: &[u8]) -> Option<FileId> {
     let number = |text| u32::from_str_radix(text, 16).ok();
     let inode = words.next()?.parse().ok().filter(|inode| *inode != 0)?;
     Some(FileId { device: (number(major)?, number(minor)?), inode })
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a directory is filled")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_all_kinds_count_toward_the_limit() {
+        let long = "x".repeat(65);
+        let kinds: [fn(usize) -> String; 3] =
+            [|number| format!(".{number}"), |number| format!("\"{number}"), |number| number.to_string()];
+        for kind in kinds {
+            let directory = tempfile::tempdir().unwrap();
+            let open = || openat(CWD, directory.path(), DIRECTORY, Mode::empty()).unwrap();
+            for number in 0..9 {
+                std::fs::write(directory.path().join(kind(number)), "").unwrap();
+            }
+            std::fs::write(directory.path().join(&long), "").unwrap();
+            let (found, whole) = entries(open(), 3).unwrap();
+            assert!(found.len() <= 3 && !whole, "{}", kind(0));
+            let (found, _) = entries(open(), 10).unwrap();
+            let expected = if kind(0) == "0" { 9 } else { 0 };
+            assert_eq!(found.len(), expected, "{}", kind(0));
+        }
+    }
 }

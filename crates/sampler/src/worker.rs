@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::cgroup_limits::{CgroupLimits, Cgroups, can_be_found};
 use crate::channel;
-use crate::device_file_scan::{DeviceFileScan, Interval, has_unattributed};
+use crate::device_file_scan::{self, DeviceFileScan, Interval, has_unattributed};
 use crate::kernel_log::KernelLogReader;
 use crate::kubelet::{KubeletPoller, QueryKubelet};
 use crate::launcher;
@@ -28,8 +28,8 @@ use crate::quota::{Node, Quotas};
 use crate::settings::{Commands, Mps, SamplerSettings};
 use crate::slurm;
 
-/// Divisors of the deadline: the scan of all processes may take half of it, and reading quotas an eighth. All reading
-/// of `/proc` may take four fifths.
+/// Divisors of the deadline: the scan of all processes may take half of it, and reading quotas an eighth. All parts of
+/// reading `/proc` together may take seven tenths. The supervisor kills a worker that has taken four fifths.
 const HOLDERS_PART: u32 = 4;
 const WALK_PART: u32 = 2;
 const MPS_PART: u32 = 8;
@@ -175,14 +175,18 @@ impl Worker {
         if self.settings.commands == Commands::Shunned {
             return self.device_file_scan.leave(is_requested, rest);
         }
-        let deadline = self.settings.deadline;
-        let until = (Instant::now() + deadline / 5).min(began + deadline * 7 / 10);
+        let left = self.left(began, self.settings.deadline / 5);
+        if left < device_file_scan::SHORTEST {
+            // There would be no time for a process that is slow to read.
+            return self.device_file_scan.skip(is_requested, rest);
+        }
+        let until = Instant::now() + left;
         self.device_file_scan.run(&Interval { proc: processes.proc(), at: now(), until, is_requested }, rest);
     }
 
     fn scan_processes(&mut self, pids: &BTreeMap<u32, Duration>, rest: &mut Rest) {
         let began = Instant::now();
-        let patience = self.patience(WALK_PART);
+        let (limit, walk) = (self.settings.deadline * 7 / 10, self.patience(WALK_PART));
         let answer = match &self.processes {
             Ok(processes) => processes.answer(),
             Err(fault) => Err(*fault),
@@ -191,6 +195,7 @@ impl Worker {
             (Ok(()), Ok(processes)) => {
                 let until = Deadline::after(self.settings.deadline / HOLDERS_PART);
                 rest.processes = processes.scan(pids, (now(), until), &mut rest.gaps);
+                let patience = walk.min(limit.saturating_sub(began.elapsed()));
                 match processes.relate(&mut rest.processes, (now(), patience), &mut rest.gaps) {
                     Ok(relatives) => rest.relatives = relatives,
                     // A missing permission affects several reads; count it once per interval.

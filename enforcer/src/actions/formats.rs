@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::message::{Notice, Part, plain, render, time};
+use super::message::{Notice, Part, plain, render, time, unlinked};
 use crate::audit;
 
 /// Precedes each inserted text, so that a text outside of a string is an error, and one in the name of a key is found. It
@@ -361,7 +361,7 @@ fn insert(out: &mut Output<'_>, value: &Inserted, replaced: &[(char, &str)]) -> 
 /// Returns a text without control characters and characters that have a meaning for the server.
 fn safe(text: &str, replaced: &[(char, &str)]) -> String {
     let mut safe = String::with_capacity(text.len());
-    for character in shortened(&plain(text), MOST_TEXT).chars() {
+    for character in unlinked(&shortened(&plain(text), MOST_TEXT)).chars() {
         match replaced.iter().find(|(other, _)| *other == character) {
             Some((_, replacement)) => safe.push_str(replacement),
             None => safe.push(character),

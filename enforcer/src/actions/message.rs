@@ -226,10 +226,15 @@ pub(super) fn cut(text: &str) -> &str {
     if text.len() > MOST_TEXT { text.get(..end.unwrap_or_default()).unwrap_or_default() } else { text }
 }
 
+/// Replaces what makes chat tools turn an address into a link.
+pub(super) fn unlinked(text: &str) -> String {
+    text.replace("://", "：//").replace("www.", "www．")
+}
+
 /// Serializes one line for chat tools: a process name cannot mention users, add a link or reverse the text.
 fn calm<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
     let mut calm = String::new();
-    for character in cut(text).chars() {
+    for character in unlinked(cut(text)).chars() {
         match character {
             '<' => calm.push('‹'),
             '>' => calm.push('›'),

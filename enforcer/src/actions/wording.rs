@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::message::{Notice, Part};
+use super::message::{Notice, Part, plain};
 use bailiff_engine::Kind;
 use bailiff_engine::engine::number;
 use bailiff_engine::policy::{Action, Mode, Rule, Step};
@@ -178,7 +178,7 @@ fn next(coming: Option<&(String, Duration)>, mode: Mode) -> String {
     }
 }
 
-/// Returns the parts of the text, for templates.
+/// Returns the parts of the text, for templates. Each is one line: processes choose names, and notebooks have any.
 fn part(
     verdict: &Verdict,
     (coming, hold): (Option<&(String, Duration)>, Option<String>),
@@ -214,15 +214,15 @@ fn part(
     let memory = holding(&verdict.subject);
     let memory = memory.strip_prefix(", which holds ").map(|held| format!("it holds {held}"));
     Part {
-        what: named(&verdict.subject),
+        what: plain(&named(&verdict.subject)),
         short,
-        found: memory.into_iter().chain(leaves).collect::<Vec<_>>().join("; "),
+        found: plain(&memory.into_iter().chain(leaves).collect::<Vec<_>>().join("; ")),
         since,
         next,
         keep,
         rule: verdict.rule.to_string(),
         gpus: verdict.subject.gpus.clone(),
-        notebook: notebook(&verdict.subject),
+        notebook: notebook(&verdict.subject).as_deref().map(plain),
     }
 }
 
@@ -252,8 +252,9 @@ fn ended(report: &ActionReport, kind: Kind) -> Option<String> {
 mod tests {
     use super::*;
     use bailiff_engine::policy::load;
-    use bailiff_engine::verdict::Evidence;
+    use bailiff_engine::verdict::{Asked, Evidence, Member};
     use bailiff_engine::view::TargetId;
+    use bailiff_snapshot::Truth;
 
     #[test]
     fn notice_of_a_pick_has_the_time_since_it_was_picked() {
@@ -272,7 +273,7 @@ mod tests {
             job: None,
             members: Vec::new(),
         };
-        let verdict = Verdict {
+        let mut verdict = Verdict {
             rule: "room".into(),
             mode: Mode::Enforce,
             subject: Arc::new(subject),
@@ -283,5 +284,30 @@ mod tests {
         let coming = coming(&policy.rules[0], &verdict, Duration::from_secs(5));
         let text = next(coming.as_ref(), Mode::Enforce);
         assert_eq!(text, "; it will be terminated in about 40s, unless this changes.");
+
+        let line = "a\nRule: b";
+        let member = Member {
+            key: None,
+            pid: 41,
+            uid: None,
+            comm: line.into(),
+            exe: None,
+            cgroup: String::new(),
+            confinement: String::new(),
+            notebook: Some(line.into()),
+            vram: None,
+            holds: true,
+        };
+        verdict.subject = Arc::new(Subject { members: vec![member], ..Subject::clone(&verdict.subject) });
+        verdict.evidence.leaves.push(Asked {
+            name: "comm".into(),
+            value: line.into(),
+            comparison: "a*".into(),
+            outcome: Truth::True,
+            source: "proc".into(),
+        });
+        let part = part(&verdict, (coming.as_ref(), None), (Duration::from_secs(5), Duration::ZERO));
+        let texts = [part.what, part.found, part.notebook.unwrap_or_default()];
+        assert!(texts.iter().all(|text| text.contains("a\\nRule: b")), "{texts:?}");
     }
 }

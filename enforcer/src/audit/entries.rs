@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::{AuditSettings, last_lines, rotated};
 
-/// Number of bytes at the end of each file that are searched. A user can ask each second, so the search is short.
+/// Number of bytes at the end of each file that are searched. Users can ask often, so the search is short.
 const LOOK_BACK: u64 = 4 << 20;
 /// Minimum time between two searches.
-pub const PAUSE: Duration = Duration::from_secs(1);
+pub const PAUSE: Duration = Duration::from_millis(250);
 /// Maximum number of entries, the newest ones.
 const MOST: usize = 50;
 /// Steps that concern the owner of a target.

@@ -218,15 +218,21 @@ impl Daemon {
         let granted: Vec<_> = holds.iter().filter(|hold| hold.left.is_some()).collect();
         for hold in &granted {
             let length = humantime::format_duration(Duration::from_secs_f64(hold.left.unwrap_or_default()));
-            let detail = format!("{} for {length} by uid {}: {}", hold.target, hold.uid, hold.reason);
+            let detail = format!("for {length} by uid {}: {}", hold.uid, hold.reason);
             self.audit.later(&Record {
                 rule: &hold.rule,
+                target: self.engine.subject(&hold.target).as_ref(),
                 ..change(&self.engine.policy().sha256, ("hold", "granted"), &detail)
             });
         }
         let is_granted = !granted.is_empty();
         let value = json!({"ok": true, "holds": holds});
-        if is_granted { Answer::Saved(value, self.save()) } else { Answer::Value(value) }
+        // A user must not delay actions against others, so no action waits for this save.
+        if is_granted {
+            Answer::Saved(value, self.state_writer.save_later(&self.engine))
+        } else {
+            Answer::Value(value)
+        }
     }
 
     pub(super) fn resume(&mut self, uid: u32) -> Answer {

@@ -2,6 +2,7 @@
 
 use bailiff_lifecycle::signals::Hangups;
 use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, sleep_until};
 
 use super::requests::ControlRequest;
 use super::{Threads, reload, state};
@@ -40,6 +41,7 @@ pub(super) struct Sources {
     pub(super) hangups: Hangups,
     pub(super) reloads: Receiver<Reload>,
     pub(super) asked: Receiver<ControlRequest>,
+    pub(super) users: UserRequests,
     pub(super) threads: Threads,
     /// Question from the executor, held back until all queued snapshots are evaluated.
     pub(super) question: Option<actions::Question>,
@@ -47,9 +49,39 @@ pub(super) struct Sources {
     pub(super) interval: tokio::time::Interval,
 }
 
+/// Requests of users. Everything else is handled first, and they take at most a tenth of the time.
+pub(super) struct UserRequests {
+    requests: Receiver<ControlRequest>,
+    /// When the last request was passed on, if it may not be handled yet.
+    began: Option<Instant>,
+    /// Time before which no further request is handled.
+    pause: Instant,
+}
+
+impl UserRequests {
+    pub(super) fn new(requests: Receiver<ControlRequest>) -> Self {
+        Self { requests, began: None, pause: Instant::now() }
+    }
+
+    /// Records that the last request has been handled.
+    fn handled(&mut self) {
+        if let Some(began) = self.began.take() {
+            self.pause = Instant::now() + began.elapsed() * 9;
+        }
+    }
+
+    async fn next(&mut self) -> Option<ControlRequest> {
+        sleep_until(self.pause).await;
+        let request = self.requests.recv().await?;
+        self.began = Some(Instant::now());
+        Some(request)
+    }
+}
+
 impl Sources {
-    /// Returns the next event.
+    /// Returns the next event; the previous one has been handled.
     pub(super) async fn next(&mut self) -> Event {
+        self.users.handled();
         loop {
             if let Some(question) = self.question.take() {
                 // The answer must be based on the newest snapshot, so queued snapshots are handled first.
@@ -80,6 +112,41 @@ impl Sources {
             Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
             Some(question) = self.threads.reports.questions.recv() => Event::Question(question),
             _ = self.interval.tick() => Event::Interval,
+            Some(asked) = self.users.next() => Event::ControlRequest(asked),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bailiff_lifecycle::control::Peer;
+    use serde_json::Value;
+    use tokio::sync::mpsc::channel;
+    use tokio::sync::oneshot;
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::daemon::requests::Origin;
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_of_users_take_a_tenth_of_the_time() {
+        let (asked, requests) = channel(16);
+        let mut users = UserRequests::new(requests);
+        for _ in 0..3 {
+            let peer = Peer { pid: None, uid: 1000, gid: 1000, groups: Vec::new() };
+            let answer = oneshot::channel().0;
+            let request = ControlRequest { origin: Origin::User, peer, question: Value::Null, answer };
+            assert!(asked.try_send(request).is_ok());
+        }
+        let began = Instant::now();
+        for end in [0, 100, 200] {
+            assert!(users.next().await.is_some());
+            assert_eq!(began.elapsed(), Duration::from_millis(end));
+            // The request takes 10 ms.
+            advance(Duration::from_millis(10)).await;
+            users.handled();
         }
     }
 }

@@ -24,14 +24,14 @@ use bailiff_lifecycle::heap;
 use bailiff_lifecycle::signals::Hangups;
 use bailiff_lifecycle::socket::{Clients, Socket};
 use bailiff_lifecycle::systemd;
-use bailiff_snapshot::ProcessKey;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
+use bailiff_snapshot::{ProcessKey, SubordinateUids};
+use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use self::events::{Event, Sources};
-use self::requests::{ControlHandler, Origin};
+use self::events::{Event, Sources, UserRequests};
+use self::requests::{ControlHandler, ControlRequest, Origin};
 use crate::actions::notices::{Delivery, NoticeSettings, Notices};
 use crate::actions::{self, Executor};
 use crate::agent::{Agent, AgentEvent, Orders};
@@ -51,6 +51,8 @@ use bailiff_engine::view::View;
 
 /// Interval of periodic checks: whether the audit log can be written, the age of the snapshot.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of a user's clients on the users' socket.
+const CLIENTS_OF_USER: usize = 4;
 /// How long the subordinate uids count as current.
 const SUBORDINATE_UIDS_FOR: Duration = Duration::from_mins(1);
 /// Maximum number of queued snapshots; more would be too old when they are evaluated.
@@ -83,6 +85,8 @@ pub struct Daemon {
     request: Option<Verdict>,
     /// Whether a write of the state was attempted before the SIGKILL of the action in flight.
     tried_to_save: bool,
+    /// Subordinate uids, for the sockets.
+    subordinate: watch::Sender<SubordinateUids>,
     /// When the subordinate uids are read again.
     subordinate_uids_until: Deadline,
     flagged: status::Flagged,
@@ -116,19 +120,18 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let (daemon, threads) = Daemon::open(settings, (policy, policy_status), rereads)?;
     let (reloads_to, reloads) = channel(1);
     let (asked_to, asked) = channel(16);
+    let (users_to, user_requests) = channel(16);
     let (arrivals_to, arrivals) = channel(ARRIVALS);
     let (reads_to, reads) = channel(1);
     let acks = daemon.state_writer.acks();
-    let handler = |origin| {
-        let (asked, acks, audit) = (asked_to.clone(), acks.clone(), daemon.settings.audit.clone());
-        Arc::new(ControlHandler { origin, asked, acks, audit, next_search: Mutex::new(Instant::now()) })
-    };
     let mut tasks = JoinSet::new();
     tasks.spawn(stream::follow(daemon.settings.stream.clone(), arrivals_to));
     let file = (daemon.settings.rules.clone(), daemon.settings.permissions);
     tasks.spawn(policy_file::follow((file, stamp), asked_to_read, reads_to));
-    tasks.spawn(control::serve(control, handler(Origin::Control), control::Limits::default()));
-    tasks.spawn(control::serve(users, handler(Origin::User), control::Limits::default()));
+    let limits_of_users = control::Limits { clients_of_user: CLIENTS_OF_USER, ..control::Limits::default() };
+    let handler = daemon.handler(Origin::Control, asked_to);
+    tasks.spawn(control::serve(control, handler, control::Limits::default()));
+    tasks.spawn(control::serve(users, daemon.handler(Origin::User, users_to), limits_of_users));
     let routes = Arc::new(Routes {
         status: daemon.shown.subscribe(),
         reloads: daemon.settings.web.lifecycle.then_some(reloads_to.clone()),
@@ -141,7 +144,9 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
     let question = None;
-    let sources = Sources { arrivals, reads, hangups, reloads, asked, threads, question, acks, interval };
+    let users = UserRequests::new(user_requests);
+    let sources =
+        Sources { arrivals, reads, hangups, reloads, asked, users, threads, question, acks, interval };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     let site = Site { listeners, web, hosts };
@@ -161,6 +166,14 @@ const fn limits() -> Limits {
 }
 
 impl Daemon {
+    /// Returns the handler of a socket, which sends requests to this channel.
+    fn handler(&self, origin: Origin, asked: Sender<ControlRequest>) -> Arc<ControlHandler> {
+        let (acks, audit) = (self.state_writer.acks(), self.settings.audit.clone());
+        let subordinate = self.subordinate.subscribe();
+        let next_search = Arc::new(Mutex::new(Instant::now()));
+        Arc::new(ControlHandler { origin, asked, acks, audit, subordinate, next_search })
+    }
+
     fn open(
         settings: Settings,
         (policy, policy_status): (Arc<Policy>, PolicyStatus),
@@ -202,6 +215,7 @@ impl Daemon {
             ours: rights::ourselves(&settings.executor.procfs),
             request: None,
             tried_to_save: false,
+            subordinate: watch::Sender::default(),
             subordinate_uids_until: Deadline::after(Duration::ZERO),
             flagged: status::Flagged::new(),
             status: status::begin(&settings, policy_status),
@@ -234,12 +248,13 @@ impl Daemon {
             Event::Read(read) => self.reread(read),
             Event::Hangup => self.ask_to_read("SIGHUP", oneshot::channel().0),
             Event::Reload(Reload(answer)) => self.ask_to_read("requested over HTTP", answer),
+            Event::ControlRequest(asked) if asked.origin == Origin::User => {
+                if !self.answer_user(asked) {
+                    return;
+                }
+            }
             Event::ControlRequest(asked) => {
-                let answer = match asked.origin {
-                    Origin::Control => self.answer(&asked.peer, &asked.question, group),
-                    Origin::User => self.answer_user(&asked.peer, asked.question),
-                };
-                drop(asked.answer.send(answer));
+                drop(asked.answer.send(self.answer(&asked.peer, &asked.question, group)));
             }
             Event::ActionReport(report) => self.completed(&report),
             Event::Question(question) => self.permit(question),
@@ -279,7 +294,9 @@ impl Daemon {
 
     /// Reads the subordinate uids, which change with the accounts of the machine.
     pub(super) fn renew_subordinate_uids(&mut self) {
-        self.engine.set_subordinate(bailiff_proc::subordinate_uids());
+        let uids = bailiff_proc::subordinate_uids();
+        self.subordinate.send_replace(uids.clone());
+        self.engine.set_subordinate(uids);
         self.subordinate_uids_until = Deadline::after(SUBORDINATE_UIDS_FOR);
     }
 

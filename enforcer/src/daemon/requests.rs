@@ -1,12 +1,14 @@
 //! Requests on the control socket and the users' socket. Each is passed to the daemon's loop and answered there.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_lifecycle::control::{self, Answers, Peer};
+use bailiff_snapshot::SubordinateUids;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::spawn_blocking;
 
 use super::{Daemon, reload, state};
@@ -17,6 +19,9 @@ use crate::control::{Question, UserQuestion};
 use crate::web::Outcome;
 use bailiff_engine::engine::{Explained, HoldRequest, LastAction, Pending};
 use bailiff_engine::policy::Mode;
+
+/// Maximum number of steps in a response to a user.
+const MOST_STEPS: usize = 256;
 
 /// The socket of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +57,9 @@ pub(super) struct ControlHandler {
     pub(super) asked: Sender<ControlRequest>,
     pub(super) acks: state::Acks,
     pub(super) audit: AuditSettings,
+    pub(super) subordinate: watch::Receiver<SubordinateUids>,
     /// Earliest time of the next search of the audit log.
-    pub(super) next_search: Mutex<tokio::time::Instant>,
+    pub(super) next_search: Arc<Mutex<tokio::time::Instant>>,
 }
 
 /// A step that a rule will take against a target if its condition stays true.
@@ -73,6 +79,14 @@ struct ComingStep {
 }
 
 impl Answers for ControlHandler {
+    fn user(&self, uid: u32) -> u32 {
+        self.subordinate.borrow().user(uid)
+    }
+
+    fn needs_groups(&self) -> bool {
+        self.origin == Origin::Control
+    }
+
     async fn answer(&self, peer: &Peer, question: Value) -> Value {
         let (answer, answered) = oneshot::channel();
         let asked = ControlRequest { origin: self.origin, peer: peer.clone(), question, answer };
@@ -101,11 +115,16 @@ impl ControlHandler {
     /// Adds entries of the audit log to a response. Only one search runs at a time, and not more often than once in
     /// [`PAUSE`].
     async fn with_entries(&self, mut value: Value, wanted: Wanted) -> Value {
-        let mut next = self.next_search.lock().await;
+        let mut next = Arc::clone(&self.next_search).lock_owned().await;
         tokio::time::sleep_until(*next).await;
         let settings = self.audit.clone();
-        let found = spawn_blocking(move || entries(&settings, &wanted)).await;
-        *next = tokio::time::Instant::now() + PAUSE;
+        // The search has the lock, because it can outlast this request.
+        let search = move || {
+            let found = entries(&settings, &wanted);
+            *next = tokio::time::Instant::now() + PAUSE;
+            found
+        };
+        let found = spawn_blocking(search).await;
         value["entries"] = json!(found.unwrap_or_default());
         value
     }
@@ -133,9 +152,13 @@ impl Daemon {
         self.engine.policy().rules.iter().any(|rule| *rule.name == *name)
     }
 
-    /// Answers a request of a user.
-    pub(super) fn answer_user(&mut self, peer: &Peer, question: Value) -> Answer {
-        match serde_json::from_value::<UserQuestion>(question) {
+    /// Answers a request of a user, unless the user waits no longer. Returns whether it has changed anything.
+    pub(super) fn answer_user(&mut self, asked: ControlRequest) -> bool {
+        let ControlRequest { peer, question, answer, .. } = asked;
+        if answer.is_closed() {
+            return false;
+        }
+        let reply = match serde_json::from_value::<UserQuestion>(question) {
             Ok(UserQuestion::Hold { for_seconds, reason, which }) => {
                 let length = Duration::from_secs(for_seconds);
                 self.hold_for_owner(&HoldRequest { uid: peer.uid, length, reason, which })
@@ -148,16 +171,18 @@ impl Daemon {
                 Answer::Own(json!({"ok": true, "coming": coming}), Wanted { uid: peer.uid, pid, job })
             }
             Err(error) => Answer::Value(control::refusal(&format!("invalid request: {error}"))),
-        }
+        };
+        let has_changed = matches!(reply, Answer::Saved(..));
+        drop(answer.send(reply));
+        has_changed
     }
 
-    /// Returns the next step of each rule against a user's targets; root gets those of all users.
+    /// Returns the next step of each rule against a user's targets, the nearest ones; root gets those of all users.
     fn coming(&self, uid: u32, pid: Option<u32>) -> Vec<ComingStep> {
         let owner = (uid != 0).then_some(uid);
-        let question = bailiff_engine::engine::Question { pid, rule: None, owner };
+        let question = bailiff_engine::engine::Question { pid, rule: None, owner, brief: true };
         let explained = self.engine.explain(now(), &question).unwrap_or_default().into_iter();
-        let matching = explained.filter(|one| one.pending.streak > 0);
-        let steps = matching.filter_map(|one| {
+        let steps = explained.filter_map(|one| {
             let Pending { rule, mode, target, user, next, due_in, ends, hold, .. } = one.pending;
             let hold = hold.or(one.holds.first().copied());
             let (target, withheld) = (target.to_string(), hold.map(|hold| hold.meaning().to_owned()));
@@ -169,7 +194,11 @@ impl Daemon {
             };
             Some(ComingStep { rule, mode, target, user, step, due_in, withheld, held })
         });
-        steps.collect()
+        let mut steps: Vec<ComingStep> = steps.collect();
+        let due = |step: &ComingStep| step.due_in.unwrap_or(f64::INFINITY);
+        steps.sort_by(|one, other| due(one).total_cmp(&due(other)));
+        steps.truncate(MOST_STEPS);
+        steps
     }
 
     /// Answers a request of the control socket; `group` is the group of the socket file.
@@ -190,7 +219,7 @@ impl Daemon {
                 refused(&format!("there is no rule {rule:?}; `status` lists the rules in force"))
             }
             Question::Explain { pid, rule } => {
-                match self.explain(&bailiff_engine::engine::Question { pid, rule, owner: None }) {
+                match self.explain(&bailiff_engine::engine::Question { pid, rule, ..Default::default() }) {
                     Some(answer) => Answer::Value(json!({"ok": true, "explanation": answer})),
                     None => refused("these rules have not evaluated a snapshot yet"),
                 }

@@ -128,6 +128,11 @@ impl StateWriter {
         self.needed
     }
 
+    /// Queues the state for writing and returns its version. Actions do not wait for it.
+    pub(super) fn save_later(&self, engine: &Engine) -> u64 {
+        self.write(&engine.saved_for_a_crash())
+    }
+
     /// Queues the complete state, including streaks, at an orderly shutdown.
     pub(super) fn save_at_the_end(&self, engine: &Engine) {
         self.write(&engine.saved());
@@ -137,8 +142,8 @@ impl StateWriter {
     pub(super) fn save_sometimes(&mut self, engine: &Engine, now: Duration) {
         if now.saturating_sub(self.periodic) >= OFTEN {
             self.periodic = now;
-            // Actions do not wait for this save: what they require was saved before.
-            self.write(&engine.saved_for_a_crash());
+            // What actions require was saved before.
+            self.save_later(engine);
         }
     }
 

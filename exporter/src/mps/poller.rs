@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -46,7 +46,8 @@ pub(super) struct PollReport {
 
 /// Handle of a poller's thread.
 pub(super) struct Poller {
-    turns: SyncSender<Turn>,
+    /// Requests; `None` if the thread is to end.
+    turns: Option<SyncSender<Turn>>,
     reports: Receiver<PollReport>,
     latest: Option<PollReport>,
     seen: Duration,
@@ -72,12 +73,28 @@ impl Poller {
         let (turns, taken) = sync_channel(1);
         let (sender, reports) = channel();
         let (seen, latest) = (Duration::ZERO, None);
-        (Self { turns, reports, latest, seen, uid, began: None, queryable_since: None }, taken, sender)
+        (
+            Self { turns: Some(turns), reports, latest, seen, uid, began: None, queryable_since: None },
+            taken,
+            sender,
+        )
     }
 
     /// Returns the time since boot at which the daemon was last seen.
     pub(super) const fn seen(&self) -> Duration {
         self.seen
+    }
+
+    /// Returns whether the thread takes requests.
+    pub(super) const fn is_open(&self) -> bool {
+        self.turns.is_some()
+    }
+
+    /// Tells the thread to end, and returns whether it has ended. It may hang in a file system.
+    pub(super) fn close(&mut self) -> bool {
+        self.turns = None;
+        while self.reports.try_recv().is_ok() {}
+        matches!(self.reports.try_recv(), Err(TryRecvError::Disconnected))
     }
 
     /// Starts a poll, and returns the latest report unless it is older than `fresh`.
@@ -88,7 +105,9 @@ impl Poller {
         self.queryable_since = turn.asks.and(self.queryable_since.or(turn.asks));
         turn.asks = self.queryable_since;
         // A failed send is ignored: the thread is busy and has a request already, or it has ended.
-        let _ = self.turns.try_send(turn);
+        if let Some(turns) = &self.turns {
+            let _ = turns.try_send(turn);
+        }
         if let Some(report) = self.reports.try_iter().last() {
             self.latest = Some(report);
         }
@@ -236,6 +255,16 @@ mod tests {
             files: BTreeMap::new(),
         };
         Turn { boot, daemon, devices: 1, asks: asks.then_some(boot) }
+    }
+
+    #[test]
+    fn closed_poller_has_ended_once_its_thread_has() {
+        let (mut poller, taken, reports) = Poller::new(Some(0));
+        reports.send(PollReport::default()).unwrap();
+        assert!(poller.is_open() && !poller.close() && !poller.is_open());
+        assert!(taken.recv().is_err(), "the thread is told to end");
+        drop(reports);
+        assert!(poller.close());
     }
 
     #[test]

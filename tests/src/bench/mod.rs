@@ -7,4 +7,5 @@ pub mod load;
 pub mod local;
 pub mod peers;
 pub mod quota;
+pub mod screen;
 pub mod usage;

@@ -13,8 +13,10 @@ use end_to_end::bench::load::Load;
 use end_to_end::bench::local::{self, Locks};
 use end_to_end::bench::peers::{self, Program};
 use end_to_end::bench::quota;
+use end_to_end::bench::screen::{self, Watch};
 use end_to_end::bench::usage::mib;
 use end_to_end::fake::Scenario;
+use end_to_end::home::Home;
 use end_to_end::leases::pool;
 use end_to_end::slurm::hook;
 
@@ -35,6 +37,7 @@ fn main() {
         ("locks", locks),
         ("quota", quota),
         ("slurm", slurm),
+        ("screen", screen),
     ];
     for (_, run) in parts.into_iter().filter(|(name, _)| part.as_deref().is_none_or(|part| part == *name)) {
         run();
@@ -158,7 +161,8 @@ fn exporter() {
                 other.pss / bailiff.pss,
             );
         }
-        tick(&load);
+        tick(&load, "tick", &[]);
+        tick(&load, "tick, all sources", ALL_SOURCES);
         first_page(&load);
     }
     hung();
@@ -193,17 +197,21 @@ fn measure(title: &str, program: &Program) -> Figures {
     Figures { cpu, p99, rss, pss }
 }
 
+/// The flags of the sources that are read only on request.
+const ALL_SOURCES: &[&str] =
+    &["--gpm", "--mig-idle", "--kernel-log", "--process.command", "--process.notebook"];
+
 /// Measures the cost of a tick without scrapes: the CPU time of the exporter and its children for reading,
 /// joining and rendering.
-fn tick(load: &Load) {
-    let program = peers::bailiff(load, &["--interval", "500ms"]);
+fn tick(load: &Load, title: &str, flags: &[&str]) {
+    let program = peers::bailiff(load, &[&["--interval", "500ms"], flags].concat());
     program.warm_up();
     let began = program.tick();
     let cpu = program.idle_cpu(Duration::from_secs(15));
     let each = cpu.as_secs_f64() / (program.tick() - began);
     println!(
         "{:<28} {:>7.2} ms CPU a tick, {:.2} % of a core at 5 s",
-        format!("bailiff {} tick", load.name()),
+        format!("bailiff {} {title}", load.name()),
         each * 1e3,
         each / 5.0 * 100.0
     );
@@ -308,6 +316,34 @@ fn slurm() {
     took.sort_unstable();
     let (median, worst) = (millis(took[RUNS / 2]), millis(took[RUNS - 1]));
     println!("prolog, {} processes {median:>7.0} ms median, {worst:.0} ms worst of {RUNS}", load.name());
+}
+
+/// Measures the line that is printed at login, and the CPU time of `bailiff info --watch` in tmux.
+fn screen() {
+    const LOGINS: usize = 100;
+    let load = Load::new(8, 100);
+    let directory = Home::new();
+    let stream = directory.stream();
+    let program = peers::bailiff(&load, &["--interval", "1s", "--stream", &stream.to_string_lossy()]);
+    program.warm_up();
+    let mut took: Vec<Duration> = (0..LOGINS).map(|_| screen::login(&stream)).collect();
+    took.sort_unstable();
+    let (median, worst) = (millis(took[LOGINS / 2]), millis(took[LOGINS - 1]));
+    println!("login line, {} {median:>7.2} ms median, {worst:.2} ms worst of {LOGINS}", load.name());
+    for size in [(80, 24), (200, 50)] {
+        let watch = Watch::start(&stream, size);
+        let began = program.tick();
+        let cpu = watch.cpu(Duration::from_secs(30));
+        let each = cpu.as_secs_f64() / (program.tick() - began);
+        println!(
+            "info --watch, {} {:>7.2} % of a core at 1 s on {}x{}, {} lines scrolled",
+            load.name(),
+            each * 100.0,
+            size.0,
+            size.1,
+            watch.scrolled()
+        );
+    }
 }
 
 fn millis(duration: Duration) -> f64 {

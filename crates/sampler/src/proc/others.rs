@@ -1,7 +1,7 @@
 //! Reads processes without GPU memory: `stat` in every interval, owner and cgroup less often. No descriptors
 //! are held open. Program and command line are read only for members of a holder's workload.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) struct Others {
     kernel_threads: Vec<(u32, u64)>,
     kernel_threads_now: Vec<(u32, u64)>,
     /// Processes of this interval with the `comm` of an MPS program.
-    named_mps: Vec<Stat>,
+    named_mps: Vec<(Stat, Option<u32>)>,
     interval: u64,
     /// Whether properties that are only slightly outdated are kept, because time is short.
     short_of_time: bool,
@@ -194,10 +194,10 @@ impl Others {
 
     /// Returns a process whose properties are cached.
     fn other(&mut self, stat: Stat) -> Option<Other> {
-        if stat.comm == Role::COMM {
-            self.named_mps.push(stat.clone());
-        }
         let known = self.known.get_mut(&stat.key.pid)?;
+        if stat.comm == Role::COMM {
+            self.named_mps.push((stat.clone(), known.uid));
+        }
         known.interval = self.interval;
         Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) })
     }
@@ -215,8 +215,8 @@ impl Others {
         Ok((Other { stat, uid, cgroup: cgroup(&mut self.cgroups, &process.cgroup()?) }, has_parent))
     }
 
-    /// Returns the processes of this interval with the `comm` of an MPS program.
-    pub(crate) fn named_mps(&self) -> &[Stat] {
+    /// Returns the processes of this interval with the `comm` of an MPS program, and their owners, as far as known.
+    pub(crate) fn named_mps(&self) -> &[(Stat, Option<u32>)] {
         &self.named_mps
     }
 
@@ -267,9 +267,11 @@ impl Others {
         now + Duration::try_from_secs_f64(age).unwrap_or_default().min(most)
     }
 
-    /// Drops processes that were not read for some intervals, after a scan that was not complete.
-    pub(crate) fn forget_old(&mut self) {
-        self.known.retain(|_, known| known.interval + KEPT >= self.interval);
+    /// Drops processes that were not listed, or not read for some intervals, after a scan that was not complete.
+    pub(crate) fn forget_old(&mut self, listed: &[(u32, u64)]) {
+        let listed: HashSet<u32> = listed.iter().map(|(pid, _)| *pid).collect();
+        let interval = self.interval;
+        self.known.retain(|pid, known| listed.contains(pid) && known.interval + KEPT >= interval);
         self.cgroups.retain(|_, cgroup| Arc::strong_count(cgroup) > 1);
     }
 
@@ -359,6 +361,19 @@ mod tests {
         assert!(times.iter().all(|time| (FRESH / 2..=FRESH).contains(time)), "{times:?}");
         let distinct: std::collections::BTreeSet<&Duration> = times.iter().collect();
         assert_eq!(distinct.len(), 64);
+    }
+
+    #[test]
+    fn processes_that_ended_are_not_cached_after_an_incomplete_scan() {
+        let mut others = Others::new(100.0);
+        others.begin();
+        for pid in [7, 8] {
+            let known = others.identified(&stat(pid), (None, format!("0::/{pid}\n").as_bytes()), FRESH);
+            others.known.insert(pid, known);
+        }
+        others.forget_old(&[(7, 1)]);
+        assert_eq!(others.known.keys().collect::<Vec<_>>(), [&7]);
+        assert_eq!(others.cgroups.len(), 1);
     }
 
     #[test]

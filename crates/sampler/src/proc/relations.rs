@@ -175,8 +175,8 @@ impl Relations {
         self.relatives(proc, unclear, time).map(Some)
     }
 
-    /// Returns the non-holders with the `comm` of an MPS program.
-    pub(crate) fn named_mps(&self) -> &[Stat] {
+    /// Returns the non-holders with the `comm` of an MPS program, and their owners, as far as known.
+    pub(crate) fn named_mps(&self) -> &[(Stat, Option<u32>)] {
         self.others.named_mps()
     }
 
@@ -205,7 +205,7 @@ impl Relations {
         let found = self.others.read_all(proc, &self.listed, limits).map_err(gap)?;
         found.others.into_iter().for_each(|other| self.enter(other));
         if !found.is_whole {
-            self.others.forget_old();
+            self.others.forget_old(&self.listed);
             return Err(Gap::Processes);
         }
         self.unread.extend(found.unread.into_iter().map(|pid| (pid, false)));

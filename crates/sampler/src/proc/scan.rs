@@ -350,7 +350,7 @@ impl Processes {
     }
 
     /// Returns the non-holders with the `comm` of an MPS program.
-    pub(crate) fn named_mps(&self) -> &[Stat] {
+    pub(crate) fn named_mps(&self) -> &[(Stat, Option<u32>)] {
         self.relations.named_mps()
     }
 

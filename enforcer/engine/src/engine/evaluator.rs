@@ -10,6 +10,7 @@ use bailiff_snapshot::{Streak, Truth};
 use super::Tick;
 use super::in_flight::InFlight;
 use super::matches::{Candidate, Counts, Match};
+use super::owner_holds::OwnerHoldStatus;
 use super::picking::Picking;
 use super::population::{Absent, Population};
 use super::program::{self, Column, ConditionTable, Gate, Node};
@@ -60,6 +61,8 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) populations: &'a [Population; Kind::COUNT],
     /// Targets that were not seen, by kind.
     pub(crate) absent: &'a [Vec<(usize, Absent)>; Kind::COUNT],
+    /// Active holds of owners.
+    pub(crate) owner_holds: &'a [OwnerHoldStatus],
     /// Index of the rule in the policy.
     pub(crate) rule: usize,
     pub(crate) verdicts: &'a mut Vec<Verdict>,

@@ -28,6 +28,8 @@ pub struct Question {
     pub rule: Option<String>,
     /// Only targets of this user.
     pub owner: Option<u32>,
+    /// Only targets with a streak, without the gates, because these cost much time.
+    pub brief: bool,
 }
 
 /// Explanation of one rule for one target.
@@ -90,6 +92,8 @@ struct About<'a> {
     place: usize,
     target: &'a Target,
     view: &'a View,
+    /// Whether the gates are wanted.
+    gates: bool,
 }
 
 impl Engine {
@@ -99,44 +103,55 @@ impl Engine {
         let view = self.last.as_deref().filter(|view| self.table.covers(view))?;
         let tick = Tick { now, view, number: self.tick, missed: 0, interval: view.interval() };
         let mut explanations = Vec::new();
+        let is_wanted = |target: &Target| {
+            question.pid.is_none_or(|pid| subject::has_process(target, pid, view))
+                && question.owner.is_none_or(|uid| self.is_owner(uid, target, view))
+        };
+        let wanted: Vec<(usize, &Target)> =
+            view.targets.iter().enumerate().filter(|(_, target)| is_wanted(target)).collect();
         let asked = |evaluator: &&RuleEvaluator| {
             question.rule.as_deref().is_none_or(|rule| *evaluator.rule.name == *rule)
         };
         for evaluator in self.evaluators.iter().filter(asked) {
             let about = |kind| {
-                let all = view.targets.iter().enumerate();
-                let these = all.filter(move |(_, target)| {
-                    let is_theirs = question.owner.is_none_or(|uid| self.is_owner(uid, target, view));
-                    target.kind == kind
-                        && is_theirs
-                        && question.pid.is_none_or(|pid| subject::has_process(target, pid, view))
-                });
-                these.map(move |(place, target)| About { now, place, target, view })
+                let these = wanted.iter().filter(move |(_, target)| target.kind == kind);
+                these.map(move |(place, target)| About {
+                    now,
+                    place: *place,
+                    target,
+                    view,
+                    gates: !question.brief,
+                })
             };
             let gates = evaluator.gates(&self.table, &tick);
             explanations.extend(
-                about(evaluator.rule.target).map(|about| self.explain_target(evaluator, &gates, about)),
+                about(evaluator.rule.target)
+                    .filter_map(|about| self.explain_target(evaluator, &gates, about)),
             );
             if let Some(picking) = &evaluator.picking {
                 let gates = evaluator.gates_of_pick(picking, (&self.table, &tick));
                 let of = (evaluator, picking);
-                explanations
-                    .extend(about(Kind::Workload).map(|about| self.explain_workload(of, &gates, about)));
+                explanations.extend(
+                    about(Kind::Workload).filter_map(|about| self.explain_workload(of, &gates, about)),
+                );
             }
         }
         Some(explanations)
     }
 
-    /// Explains a target of the rule's own kind.
+    /// Explains a target of the rule's own kind; `None` if only targets with a streak are wanted.
     fn explain_target(
         &self,
         evaluator: &RuleEvaluator,
         gates: &[(Gate, Column<'_>)],
         about: About<'_>,
-    ) -> Explained {
+    ) -> Option<Explained> {
         let target = about.target;
         let number = self.populations[target.kind as usize].number(&target.id);
         let track = number.and_then(|number| evaluator.tracks.get(number)).copied().unwrap_or_default();
+        if !about.gates && track.streak.count == 0 {
+            return None;
+        }
         let coming = Coming::of_track(evaluator, (&target.id, &track), about.view);
         let picked =
             evaluator.picking.as_ref().map(|picking| match number.and_then(|at| picking.picked.get(&at)) {
@@ -144,7 +159,7 @@ impl Engine {
                 None => "no workload is picked".to_owned(),
             });
         let explanations = self.explained((coming, track.streak), gates, about);
-        Explained { pick: picked, ..explanations }
+        Some(Explained { pick: picked, ..explanations })
     }
 
     /// Explains a workload that the rule may pick.
@@ -153,14 +168,18 @@ impl Engine {
         (evaluator, picking): (&RuleEvaluator, &Picking),
         gates: &[(Gate, Column<'_>)],
         about: About<'_>,
-    ) -> Explained {
+    ) -> Option<Explained> {
         let target = about.target;
         let number = self.populations[target.kind as usize].number(&target.id);
         let streak = number.and_then(|number| picking.streaks.get(number)).copied().unwrap_or_default();
+        if !about.gates && streak.count == 0 {
+            return None;
+        }
         let picked = picking.picked.values().find(|picked| picked.target == target.id);
         let coming = Coming::of_pick(evaluator, (&target.id, picked, streak), about.view);
         let explanations = self.explained((coming, streak), gates, about);
-        Explained { pick: Some(self.where_picked((evaluator, picking), about)), ..explanations }
+        let pick = about.gates.then(|| self.where_picked((evaluator, picking), about));
+        Some(Explained { pick, ..explanations })
     }
 
     /// Returns, for each GPU of a workload, whether the workload was picked there, and if not, why.
@@ -199,7 +218,9 @@ impl Engine {
         let (mut outcome, mut exempt) = (Truth::True, false);
         for (gate, column) in gates {
             outcome = column.get(about.place).copied().unwrap_or(Truth::Unknown);
-            explanations.push(GateReport { passes: outcome, ..self.gate(evaluator, *gate, about) });
+            if about.gates {
+                explanations.push(GateReport { passes: outcome, ..self.gate(evaluator, *gate, about) });
+            }
             if outcome != Truth::True {
                 exempt = gate.exempts();
                 break;

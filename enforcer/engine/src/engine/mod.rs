@@ -169,6 +169,7 @@ impl Engine {
         let mut verdicts = Vec::new();
         let mut candidates = Vec::new();
         let mut shares = shares::Shares::default();
+        let owner_holds: Vec<OwnerHoldStatus> = self.owner_holds(now).collect();
         for (place, evaluator) in self.evaluators.iter_mut().enumerate() {
             let mut proc_table = matches::Counts::default();
             let mut context = evaluator::EvalContext {
@@ -178,6 +179,7 @@ impl Engine {
                 seen: &seen,
                 populations: &self.populations,
                 absent: &absent,
+                owner_holds: &owner_holds,
                 proc_table: &mut proc_table,
                 rule: place,
                 verdicts: &mut verdicts,

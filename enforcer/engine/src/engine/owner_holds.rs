@@ -10,13 +10,13 @@ use super::ledger::Stamp;
 use super::{Engine, Now, subject, texts};
 use crate::Kind;
 use crate::policy::{Field, OwnerLimits, Pattern, Rule, Selector};
+use crate::verdict::Subject;
 use crate::view::{Target, TargetId, View};
 
 /// Period in which holds are counted.
 const DAY: Duration = Duration::from_hours(24);
-/// Maximum number of holds within a day: of one user, and of all. The latter limits the size of the state.
+/// Maximum number of holds of a user within a day.
 const MOST_OF_A_USER: usize = 256;
-const MOST: usize = 4096;
 
 /// A request to hold targets.
 #[derive(Debug, Clone)]
@@ -93,6 +93,9 @@ impl Engine {
         now: Now,
         request: &HoldRequest,
     ) -> Result<Vec<OwnerHoldStatus>, &'static str> {
+        if request.length.is_zero() {
+            return Err("the length of a hold must be greater than 0");
+        }
         let view = self.last.clone().ok_or("the rules have not evaluated a snapshot yet")?;
         let begun = Stamp::new(now, self.boot_id());
         let boot_id = self.boot_id().map(str::to_owned);
@@ -111,6 +114,9 @@ impl Engine {
         if permitted.is_empty() {
             return Err("no rule permits to hold it (rules permit this with `hold`)");
         }
+        if permitted.len() > MOST_OF_A_USER {
+            return Err("you have too many processes to hold them all; hold one process or job");
+        }
         let grant = |(rule, limits, target): (String, OwnerLimits, TargetId)| {
             let length = request.length.min(limits.max);
             let (uid, reason, begun) = (request.uid, request.reason.clone(), begun.clone());
@@ -123,11 +129,12 @@ impl Engine {
     fn grant(&mut self, per_day: u32, hold: OwnerHold) -> OwnerHoldStatus {
         let holds = &self.owner_holds;
         let same = holds.iter().filter(|other| other.rule == hold.rule && other.target == hold.target);
-        let of_user = holds.iter().filter(|other| other.uid == hold.uid);
+        let user = |hold: &OwnerHold| self.actions.user(Some(hold.uid));
+        let of_user = holds.iter().filter(|other| user(other) == user(&hold));
         let refused = if same.count() >= per_day as usize {
             let most = if per_day == 1 { "one hold".to_owned() } else { format!("{per_day} holds") };
             Some(format!("the rule permits {most} within 24 hours"))
-        } else if of_user.count() >= MOST_OF_A_USER || holds.len() >= MOST {
+        } else if of_user.count() >= MOST_OF_A_USER {
             Some("too many holds within 24 hours".to_owned())
         } else {
             None
@@ -138,6 +145,12 @@ impl Engine {
         }
         self.owner_holds.push(hold);
         granted
+    }
+
+    /// Returns a target of the last snapshot, for the audit log.
+    pub fn subject(&self, id: &TargetId) -> Option<Subject> {
+        let view = self.last.as_deref()?;
+        view.targets.iter().find(|target| target.id == *id).map(|target| subject::of(target, view))
     }
 
     /// Returns the active holds of owners.

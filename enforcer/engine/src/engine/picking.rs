@@ -45,6 +45,8 @@ pub(super) struct Candidate {
     pub(super) place: usize,
     pub(super) outcome: Truth,
     pub(super) streak: Streak,
+    /// Whether its owner holds it.
+    pub(super) held: bool,
 }
 
 impl Picking {
@@ -120,6 +122,7 @@ impl Picking {
         let eligible = seen.iter().filter(|seen| {
             let target = &view.targets[seen.place];
             seen.outcome == Truth::True
+                && !seen.held
                 && seen.streak.count >= needed
                 && target.gpus.contains(&place)
                 && !self.given_up.contains(&target.id)

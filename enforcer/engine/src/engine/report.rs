@@ -282,7 +282,7 @@ impl<'a> Coming<'a> {
             rule: rule.name.to_string(),
             mode: self.evaluator.mode,
             target: self.id.clone(),
-            user: target.and_then(|target| subject::of(target, view).user),
+            user: target.and_then(|target| subject::user(target, view)),
             comm: target.and_then(|target| {
                 view.processes(target).find_map(|process| Some(process.facts.as_ref()?.comm.clone()))
             }),

@@ -61,20 +61,27 @@ fn sum(mut values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 /// Returns the subject for a target of a view.
 pub(crate) fn of(target: &Target, view: &View) -> Subject {
     let members: Vec<Member> = holders(target, view).chain(others(target, view)).collect();
-    let uid = owner(target, view);
-    let facts = view.processes(target).filter_map(|process| process.facts.as_ref());
     Subject {
         id: target.id.clone(),
         kind: target.kind,
-        uid,
-        user: match (view.held(target), view.job(target)) {
-            (Some(held), _) => held.user.clone(),
-            (_, Some(job)) => job.user.clone(),
-            _ => facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.user.clone()),
-        },
+        uid: owner(target, view),
+        user: user(target, view),
         gpus: view.gpus(target).filter_map(|gpu| gpu.uuid.clone()).collect(),
         job: view.job(target).cloned(),
         members,
+    }
+}
+
+/// Returns the name of the owner.
+pub(crate) fn user(target: &Target, view: &View) -> Option<String> {
+    match (view.held(target), view.job(target)) {
+        (Some(held), _) => held.user.clone(),
+        (_, Some(job)) => job.user.clone(),
+        _ => {
+            let uid = owner(target, view);
+            let facts = view.processes(target).filter_map(|process| process.facts.as_ref());
+            facts.filter(|facts| facts.uid == uid).find_map(|facts| facts.user.clone())
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bailiff_engine::engine::{HeldTargets, HoldRequest, Question};
+use bailiff_snapshot::SubordinateUids;
 
 use super::node::{Node, TICK};
-use super::{rule, terminate};
+use super::{crowded, picking, rule, terminate};
 
 /// Steps of a rule that acts at once on a match, and permits holds of at most 50 s.
 fn holding() -> String {
@@ -123,4 +124,35 @@ fn holds_are_shown_until_they_end() {
     assert_eq!(node.engine.owner_holds(node.now(0)).count(), 1);
     node.wait(TICK);
     assert_eq!((explained(&node), node.engine.owner_holds(node.now(0)).count()), (None, 0));
+}
+
+#[test]
+fn subordinate_uids_have_no_holds_of_their_own() {
+    let mut node = Node::new(&rule("    hold: {max: 50s, per_day: 1000}", "[{terminate: {}}]"));
+    node.engine.set_subordinate(SubordinateUids::parse("alice:100000:65536", |_| Some(1000)));
+    node.run(MATCHES);
+    for hold in 0..256 {
+        let uid = if hold % 2 == 0 { 1000 } else { 100_000 + hold };
+        assert_eq!(node.hold(uid, 1, HeldTargets::Mine), Ok(vec!["1".to_owned()]), "hold {hold}");
+    }
+    for uid in [1000, 100_001] {
+        let refused = Ok(vec!["too many holds within 24 hours".to_owned()]);
+        assert_eq!(node.hold(uid, 1, HeldTargets::Mine), refused);
+    }
+    node.process(4200).uid = Some(1001);
+    node.run("T");
+    assert_eq!(node.hold(1001, 1, HeldTargets::Pid(4200)), Ok(vec!["1".to_owned()]), "another user");
+    let none = Err("the length of a hold must be greater than 0");
+    assert_eq!(node.hold(1001, 0, HeldTargets::Mine), none);
+}
+
+#[test]
+fn held_workload_is_not_picked_and_shields_no_other() {
+    let mut node = crowded(&[(4100, 7000), (4200, 9000)]);
+    node.reload(&picking("    hold: {max: 1h}"));
+    assert_eq!(node.ticks(3), ["", "", "slurm:4100 notify owner"]);
+    node.hold(1000, 3600, HeldTargets::Pid(4100)).unwrap();
+    let events = node.ticks(3);
+    assert_eq!(events[0], "slurm:4100 reprieved, slurm:4200 notify owner");
+    assert_eq!(events[1..], ["slurm:4200 due terminate", "slurm:4200 terminate"]);
 }

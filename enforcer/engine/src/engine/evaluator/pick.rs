@@ -47,9 +47,11 @@ impl RuleEvaluator {
         let outcomes = program::passed(gates.into_iter().map(|(_, column)| column));
         let workloads = view.targets.iter().zip(outcomes).enumerate();
         let workloads = workloads.filter(|(_, (target, _))| target.kind == Kind::Workload);
-        let seen = workloads.filter_map(|(place, (_, outcome))| {
+        let seen = workloads.filter_map(|(place, (target, outcome))| {
             let streak = picking.feed(*context.seen.get(place)?, outcome, gaps);
-            Some(Candidate { place, outcome, streak })
+            let mut holds = context.owner_holds.iter();
+            let held = holds.any(|hold| *hold.rule == *self.rule.name && hold.target == target.id);
+            Some(Candidate { place, outcome, streak, held })
         });
         seen.collect()
     }
@@ -124,6 +126,9 @@ impl RuleEvaluator {
         let why = if picked.progress.failed {
             picking.given_up.insert(picked.target.clone());
             "an earlier action failed, and no other step is left"
+        } else if seen.held {
+            // Otherwise a user could shield large workloads with a hold of a small one.
+            "its owner holds it"
         } else if gpu.need == Truth::False {
             "the GPU no longer matches"
         } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
