@@ -215,7 +215,7 @@ impl AuditLog {
         match self.line(record) {
             Ok(line) => {
                 // Queued first, so that the line is kept even if the disk hangs from now on.
-                self.waiting.add(Worth::Result, line);
+                self.add(Worth::Result, line);
                 drop(self.with(|journal| self.flush(journal, None)));
             }
             Err(error) => tracing::error!(%error, "cannot serialize a line of the audit log"),
@@ -225,8 +225,13 @@ impl AuditLog {
     /// Queues a line for the writing thread, for callers that must not wait for a disk.
     pub fn later(&self, record: &Record<'_>) {
         if let Ok(line) = self.line(record) {
-            self.waiting.add(Worth::Note, line);
+            // A user causes findings about targets, but no changes of the enforcer itself.
+            self.add(if record.target.is_some() { Worth::Note } else { Worth::Result }, line);
         }
+    }
+
+    fn add(&self, worth: Worth, line: Vec<u8>) {
+        self.status.dropped(self.waiting.add(worth, line));
     }
 
     /// Calls `act` with the journal, and opens the journal before the first call.
@@ -252,13 +257,13 @@ impl AuditLog {
         journal.begin(&kept);
         self.took_up.store(!kept.is_empty(), Ordering::Relaxed);
         for line in kept {
-            self.waiting.add(Worth::Result, line);
+            self.add(Worth::Result, line);
         }
         for begun in journal.interrupted() {
             tracing::warn!(?begun, "an earlier run began an action and exited before its result was written");
             let detail = self.continue_stopped(&begun);
             if let Ok(line) = self.line(&interrupted(&begun, &detail)) {
-                self.waiting.add(Worth::Result, line);
+                self.add(Worth::Result, line);
             }
         }
     }

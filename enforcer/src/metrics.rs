@@ -60,7 +60,7 @@ NOTIFICATIONS Counter One "bailiff_notifications_total" ["channel result"]
     "Notifications by channel and result."
     "All combinations of channel and result start at 0.";
 AUDIT_FAILURES Counter One "bailiff_audit_write_failures_total" [""]
-    "Entries that could not be written to the audit log."
+    "Entries that could not be written to the audit log, or were dropped because too many waited."
     "While the audit log cannot be written, all destructive steps are withheld.";
 LEASE_AGENT_UP Gauge One "bailiff_lease_agent_up" [""]
     "1 while the policy's lease pool responds to this node's agent, else 0."

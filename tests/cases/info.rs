@@ -12,6 +12,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use end_to_end::exporter::{self, Exporter};
@@ -591,4 +592,24 @@ fn own_memory_is_one_line_at_login() {
         "{line}"
     );
     assert_eq!((brief(&["--mine"]), brief(&["--user", "1001"])), (String::new(), String::new()));
+
+    examples_print_one_line(&stream);
+}
+
+/// Runs the examples that the packages contain. A login shell is interactive.
+fn examples_print_one_line(stream: &Path) {
+    let example = |name| fs::read_to_string(programs::root().join("config/login").join(name)).unwrap();
+    let pam = example("pam-gpu-memory").replace("/usr/bin/bailiff", programs::bailiff().to_str().unwrap());
+    let profile = example("profile.sh").replace("--mine", &format!("--user {OWNER}"));
+    let search_path = programs::bailiff().parent().unwrap().display().to_string() + ":/usr/bin:/bin";
+    let printed = |flags: &[&str], text: &str, when: &str| {
+        let mut command = Command::new("sh");
+        command.args(flags).args(["-c", text]).env("BAILIFF_STREAM", stream).env("PATH", &search_path);
+        command.env("PAM_TYPE", when).env("PAM_USER", OWNER.to_string()).stdin(Stdio::null());
+        stdout_of(command)
+    };
+    assert!(printed(&[], &pam, "open_session").starts_with("You hold 2.0GiB on "));
+    assert_eq!(printed(&[], &pam, "close_session"), "");
+    assert!(printed(&["-i"], &profile, "").starts_with("You hold 2.0GiB on "));
+    assert_eq!(printed(&[], &profile, ""), "", "scripts print nothing");
 }

@@ -246,6 +246,47 @@ fn gaps_are_unknown_and_never_idle() {
 }
 
 #[test]
+fn teams_have_the_sums_of_their_users() {
+    let fleet = fleet();
+    let prometheus = fleet.prometheus();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("groups");
+    fs::write(&file, "physics:x:900:ada,carol,nobody\nastro:x:901:ada\n").unwrap();
+    let flags = ["--teams", file.to_str().unwrap()];
+    let json = report_of(&prometheus, &fleet, &[&flags[..], &["--json"]].concat());
+    let sums: Value = serde_json::from_str(&json).unwrap();
+    let row = |kind: &str, key: &str, name: &str| {
+        let rows = sums[kind].as_array().unwrap();
+        rows.iter()
+            .find(|row| row[key].as_str().unwrap().starts_with(name))
+            .unwrap_or_else(|| panic!("{name}: {sums:#}"))
+            .clone()
+    };
+    let [ada, carol] = ["ada", "carol"].map(|user| row("users", "user", user));
+    let physics = row("teams", "team", "physics");
+    for value in ["held_gpu_seconds", "used_gpu_seconds", "idle_gpu_seconds", "unknown_gpu_seconds"] {
+        let sum = ada[value].as_u64().unwrap() + carol[value].as_u64().unwrap();
+        assert_eq!(physics[value], sum, "{value}");
+    }
+    let astro = row("teams", "team", "astro");
+    for value in ["energy_kwh", "notices"] {
+        assert!(physics.get(value).is_none(), "carol's is unknown: {physics}");
+        assert_eq!(astro[value], ada[value], "{value}");
+    }
+    assert_eq!(
+        row("teams", "team", "(no team)")["held_gpu_seconds"],
+        row("users", "user", "=cmd")["held_gpu_seconds"]
+    );
+    let text = report_of(&prometheus, &fleet, &flags);
+    assert!(text.contains("\nTEAM ") && text.contains("\nphysics "), "{text}");
+    let csv = report_of(&prometheus, &fleet, &[&flags[..], &["--csv"]].concat());
+    assert!(csv.contains("\r\nteam,\"physics\","), "{csv}");
+    fs::write(&file, "physics: ada\n").unwrap();
+    let refused = report("http://127.0.0.1:1", &flags);
+    assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+}
+
+#[test]
 fn long_periods_are_queried_in_longer_steps() {
     let fleet = fleet();
     let prometheus = fleet.prometheus();

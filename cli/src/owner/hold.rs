@@ -10,7 +10,7 @@ use serde_json::json;
 use super::UserSocket;
 use crate::args::span;
 use crate::exit::{Failure, succeed};
-use crate::output::{escaped, joined};
+use crate::output::{escaped, joined, print_message};
 
 /// The flags of `hold`.
 #[derive(Debug, Args)]
@@ -72,6 +72,8 @@ struct Answer {
 #[derive(Deserialize)]
 struct Answers {
     holds: Vec<Answer>,
+    /// Whether granted holds are on disk; `None` if none was granted.
+    saved: Option<bool>,
 }
 
 /// Requests the hold and prints what was granted.
@@ -86,7 +88,10 @@ pub(crate) fn hold(flags: &Hold) -> Result<ExitCode, Failure> {
         return Err(Failure::usage("the duration must be at least 1s"));
     }
     let question = json!({"command": "hold", "for_seconds": seconds, "reason": flags.reason, "which": which});
-    let Answers { holds: answers } = flags.socket.ask(&question)?;
+    let Answers { holds: answers, saved } = flags.socket.ask(&question)?;
+    if saved == Some(false) {
+        print_message("warning: the hold is not on disk yet, and is lost if the enforcer stops before");
+    }
     let text = if flags.json {
         serde_json::to_string(&answers).map_err(|error| Failure::unavailable(error.to_string()))? + "\n"
     } else {

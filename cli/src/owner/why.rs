@@ -52,8 +52,9 @@ const EXAMPLES: &str = "Examples:
   bailiff why --last                         the last action against any of your processes
 
 Sources: the rules of bailiff-enforcer and its audit log (only entries about your own processes),
-the kernel log (Xid errors, the OOM killer), your GPU memory quotas, the log of MPS, and Slurm.
-Sources that you may not read are named. A pid can be reused.
+with a pid also the kernel log (Xid errors, the OOM killer), your GPU memory quotas, and the log of
+MPS, which does not say whose fault it was; with --job Slurm. Kubernetes is not asked: see the
+events of kubectl describe pod. Sources that you may not read are named. A pid can be reused.
 
 Exit codes: 0: a cause was found, or a rule will act; 1: not known; 64: invalid flags.";
 
@@ -85,6 +86,8 @@ struct Known {
     /// Steps that rules will take.
     coming: Vec<Coming>,
     findings: Vec<Finding>,
+    /// Events that may concern the process: the source does not name whose they are.
+    possible: Vec<Finding>,
     /// Sources that could not be read, with the reason.
     unread: Vec<(&'static str, String)>,
 }
@@ -118,12 +121,16 @@ type Source = (&'static str, fn(&Why) -> Findings);
 pub(crate) fn why(flags: &Why) -> Result<ExitCode, Failure> {
     let mut known = Known::default();
     enforcer(flags, &mut known);
-    let others: [Source; 4] = [("kernel log", kernel_log), ("quota", quotas), ("mps", mps), ("slurm", slurm)];
+    let others: [Source; 3] = [("kernel log", kernel_log), ("quota", quotas), ("slurm", slurm)];
     for (source, read) in others {
         match read(flags) {
             Ok(found) => known.findings.extend(found.into_iter().take(MOST)),
             Err(why) => known.unread.push((source, why)),
         }
+    }
+    match mps(flags) {
+        Ok(found) => known.possible = found,
+        Err(why) => known.unread.push(("mps", why)),
     }
     known.findings.sort();
     let text = if flags.json { json!(known).to_string() + "\n" } else { text(&known) };
@@ -134,13 +141,15 @@ pub(crate) fn why(flags: &Why) -> Result<ExitCode, Failure> {
 
 fn text(known: &Known) -> String {
     let coming = known.coming.iter().map(|step| format!("{}\n", coming(step)));
-    let findings = known.findings.iter().map(|Finding { time, source, text }| {
+    let line = |Finding { time, source, text }: &Finding| {
         format!("{}  {source}: {text}\n", time.as_deref().unwrap_or("                    "))
-    });
+    };
+    let findings = known.findings.iter().map(line);
+    let possible = known.possible.iter().map(|finding| format!("perhaps: {}", line(finding).trim_start()));
     let unread = known.unread.iter().map(|(source, why)| format!("not read: {source}: {}\n", escaped(why)));
     let is_known = !(known.coming.is_empty() && known.findings.is_empty());
     let nothing = (!is_known).then(|| "not known\n".to_owned());
-    joined(coming.chain(findings).chain(nothing).chain(unread), "")
+    joined(coming.chain(findings).chain(nothing).chain(possible).chain(unread), "")
 }
 
 fn coming(step: &Coming) -> String {
@@ -271,7 +280,7 @@ fn quotas(flags: &Why) -> Findings {
 
 /// Returns the fatal errors that an MPS server logged. It does not log whose they are.
 fn mps(flags: &Why) -> Findings {
-    if flags.last || flags.job.is_some() {
+    if flags.pid.is_none() {
         return Ok(Vec::new());
     }
     let directory = std::env::var_os(LOGS).unwrap_or_else(|| DEFAULT_LOGS.into());

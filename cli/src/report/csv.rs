@@ -1,4 +1,4 @@
-//! The report as CSV: one row for each user, account and node. An unknown value is empty.
+//! The report as CSV: one row for each user, team, account and node. An unknown value is empty.
 
 use super::rows::{NodeRow, Rows, Seconds, TimeRow, UserRow};
 use crate::output::{escaped, joined};
@@ -12,15 +12,16 @@ pub(super) fn csv(rows: &Rows) -> String {
     let rows = rows
         .users
         .iter()
-        .map(user)
+        .map(|row| user("user", row))
+        .chain(rows.teams.iter().map(|row| user("team", row)))
         .chain(rows.accounts.iter().map(account))
         .chain(rows.nodes.iter().map(node));
     let rows = rows.map(|cells| joined(cells, ","));
     joined(std::iter::once(HEADER.to_owned()).chain(rows), "\r\n") + "\r\n"
 }
 
-fn user(row: &UserRow) -> Vec<String> {
-    let mut cells = vec!["user".to_owned(), name(&row.user)];
+fn user(kind: &str, row: &UserRow) -> Vec<String> {
+    let mut cells = vec![kind.to_owned(), name(row.name.as_str())];
     cells.extend(times(row.time));
     cells.extend([
         number(row.memory_gib_hours),

@@ -29,6 +29,11 @@ pub(crate) struct Report {
     /// The page has no scripts and needs no other files.
     #[arg(long, value_name = "FILE", group = "format")]
     pub(super) html: Option<PathBuf>,
+    /// File with teams of users, in the format of /etc/group; sums for each team are added.
+    ///
+    /// getent group prints the groups of a machine in this format.
+    #[arg(long, value_name = "FILE")]
+    pub(super) teams: Option<PathBuf>,
     /// Address of the Prometheus server, such as `http://prometheus:9090`; https is supported.
     #[arg(long, value_name = "URL")]
     pub(super) prometheus: String,
@@ -41,6 +46,8 @@ const EXAMPLES: &str = "Examples:
                                              GPU-hours of each user in the last 7 days
   bailiff report --since 30d --prometheus http://prometheus:9090 --html report.html
                                              a page with charts
+  getent group > groups; bailiff report --prometheus http://prometheus:9090 --teams groups
+                                             the same for each group of users
   bailiff report --since 2026-02-01T00:00:00Z --until 2026-03-01T00:00:00Z \\
       --prometheus https://prometheus.example --token-file token --csv > february.csv
 

@@ -30,6 +30,11 @@ pub(super) fn html(rows: &Rows) -> String {
         html.section("users-chart", "GPU-hours by user", |html| bars(html, rows));
     }
     html.section("users", "Users", |html| USERS.write(html, &rows.users, user_cells));
+    if !rows.teams.is_empty() {
+        let mut table = Table { id: "team-table", caption: "The same for the users of each team", ..USERS };
+        table.columns[0].0 = "Team";
+        html.section("teams", "Teams", |html| table.write(html, &rows.teams, user_cells));
+    }
     if !rows.accounts.is_empty() {
         html.section("accounts", "Slurm accounts", |html| accounts(html, &rows.accounts));
     }
@@ -134,7 +139,7 @@ fn bars(html: &mut Html, rows: &Rows) {
 
 fn bar(html: &mut Html, user: &UserRow, most: u64) {
     html.element("p", &[("class", "figure")], |html| {
-        html.element("span", &[], |html| html.text(&user.user));
+        html.element("span", &[], |html| html.text(user.name.as_str()));
         html.element("span", &[("class", "n")], |html| match user_time(user) {
             Some([held, ..]) => html.text(&format!("{held} h")),
             None => html.unknown("the exporter's counters are missing"),
@@ -143,7 +148,7 @@ fn bar(html: &mut Html, user: &UserRow, most: u64) {
     if let Some(time) = user.time {
         let [_, used, idle, unknown] = tenths(time.exact);
         let parts = parts([used, idle, unknown], most);
-        Bar { of: &format!("GPU-hours of {}", user.user), parts: &parts }.draw(html);
+        Bar { of: &format!("GPU-hours of {}", user.name.as_str()), parts: &parts }.draw(html);
     }
 }
 
@@ -173,7 +178,7 @@ fn user_cells(row: &UserRow) -> [Cell; 10] {
     let event = |text: fn(EventRow) -> String| row.events.map_or_else(unknown, |events| text(events).into());
     let or_unknown = |text: String| if text == "?" { unknown() } else { text.into() };
     [
-        row.user.as_str().into(),
+        row.name.as_str().into(),
         held,
         used,
         idle,

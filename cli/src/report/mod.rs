@@ -7,6 +7,7 @@ pub(crate) mod flags;
 mod html;
 mod query;
 mod rows;
+mod teams;
 mod text;
 mod tracked;
 mod usage;
@@ -23,6 +24,7 @@ use bailiff_prometheus::Api;
 use self::flags::Report;
 use self::query::{Parts, targets};
 use self::rows::Rows;
+use self::teams::Teams;
 use self::usage::Usage;
 use self::window::Window;
 use crate::exit::{Failure, succeed};
@@ -36,8 +38,9 @@ const MOST_NAMES: usize = 10;
 pub(crate) fn report(flags: &Report) -> Result<ExitCode, Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let window = Window::new((&flags.since, &flags.until), now).map_err(Failure::usage)?;
+    let teams = flags.teams.as_deref().map(Teams::read).transpose().map_err(Failure::usage)?;
     let mut api = flags.login.open(&flags.prometheus)?;
-    let rows = collect(&mut api, window)?;
+    let rows = collect(&mut api, window, &teams.unwrap_or_default())?;
     if let Some(path) = &flags.html {
         std::fs::write(path, html::html(&rows)).map_err(|error| {
             let why = format!("cannot write {}: {}", path.display(), plain(&error));
@@ -57,7 +60,7 @@ pub(crate) fn report(flags: &Report) -> Result<ExitCode, Failure> {
     })
 }
 
-fn collect(api: &mut Api, window: Window) -> Result<Rows, Failure> {
+fn collect(api: &mut Api, window: Window, teams: &Teams) -> Result<Rows, Failure> {
     let mut usage = Usage::new(window);
     let mut parts = Parts::new(window);
     while let Some(part) = parts.next(api)? {
@@ -69,7 +72,7 @@ fn collect(api: &mut Api, window: Window) -> Result<Rows, Failure> {
         ));
     }
     let notes = notes(&usage, api, window)?;
-    Ok(Rows::new(&usage, window, notes))
+    Ok(Rows::new(&usage, teams, window, notes))
 }
 
 /// Returns what a reader has to know about the data.

@@ -8,6 +8,7 @@ use bailiff_exposition::human::rfc3339;
 use serde::Serialize;
 use serde_with_macros::skip_serializing_none;
 
+use super::teams::Teams;
 use super::usage::{Events, GpuTime, NodeUse, Usage, UserUse};
 use super::window::Window;
 use crate::prometheus::instance;
@@ -20,6 +21,9 @@ pub(super) struct Rows {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) users: Vec<UserRow>,
+    /// Sums of the users of each team, with `--teams`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) teams: Vec<UserRow>,
     /// GPUs that Slurm allocated, by account.
     pub(super) accounts: Vec<TimeRow>,
     pub(super) nodes: Vec<NodeRow>,
@@ -53,11 +57,27 @@ impl From<GpuTime> for Seconds {
     }
 }
 
-/// One user. An unknown value is absent.
+/// A user or a team.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Name {
+    User(String),
+    Team(String),
+}
+
+impl Name {
+    pub(super) fn as_str(&self) -> &str {
+        let (Self::User(name) | Self::Team(name)) = self;
+        name
+    }
+}
+
+/// One user, or the users of a team. An unknown value is absent.
 #[skip_serializing_none]
 #[derive(Debug, Serialize)]
 pub(super) struct UserRow {
-    pub(super) user: String,
+    #[serde(flatten)]
+    pub(super) name: Name,
     #[serde(flatten)]
     pub(super) time: Option<Seconds>,
     pub(super) memory_gib_hours: Option<f64>,
@@ -104,11 +124,17 @@ pub(super) struct ColumnRow {
 }
 
 impl Rows {
-    pub(super) fn new(usage: &Usage, window: Window, notes: Vec<String>) -> Self {
+    pub(super) fn new(usage: &Usage, teams: &Teams, window: Window, notes: Vec<String>) -> Self {
         let hosts = usage.without_enforcer();
+        let users = usage.users.iter();
         let mut users: Vec<UserRow> =
-            usage.users.iter().filter_map(|(name, user)| user_row(name, user, &hosts)).collect();
-        users.sort_by_key(|row| Reverse(row.time.map(|time| time.held)));
+            users.filter_map(|(name, user)| user_row(Name::User(name.clone()), user, &hosts)).collect();
+        let teams = teams.sums(usage).into_iter();
+        let mut teams: Vec<UserRow> =
+            teams.filter_map(|(name, team)| user_row(Name::Team(name.to_owned()), &team, &hosts)).collect();
+        for rows in [&mut users, &mut teams] {
+            rows.sort_by_key(|row| Reverse(row.time.map(|time| time.held)));
+        }
         let accounts = usage.accounts.iter();
         let mut accounts: Vec<TimeRow> =
             accounts.map(|(name, time)| TimeRow { account: name.clone(), time: (*time).into() }).collect();
@@ -122,6 +148,7 @@ impl Rows {
             not_attributed: usage.has_enforcer().then(|| not_attributed(usage)),
             timeline: timeline(usage, window),
             users,
+            teams,
             accounts,
             nodes,
             notes,
@@ -142,22 +169,22 @@ impl Rows {
     }
 }
 
-/// Returns the row of a user who had a GPU, or whose processes the enforcer acted on.
-fn user_row(name: &str, user: &UserUse, without_enforcer: &BTreeSet<&str>) -> Option<UserRow> {
+/// Returns the row of a user or team that had a GPU, or on whose processes the enforcer acted.
+fn user_row(name: Name, user: &UserUse, without_enforcer: &BTreeSet<&str>) -> Option<UserRow> {
     let is_used = user.time.is_some_and(|time| time != GpuTime::default())
         || user.memory.is_some_and(|memory| memory > 0.0)
         || user.memory_is_incomplete
         || user.events != Events::default();
+    // Where no enforcer is scraped, it is not known that there were none.
+    let is_whole = !user.hosts.iter().any(|host| without_enforcer.contains(host.as_str()));
+    let has_own = matches!(name, Name::User(_)) && user.events != Events::default();
     is_used.then(|| UserRow {
-        user: name.to_owned(),
+        name,
         time: user.time.map(Seconds::from),
         memory_gib_hours: user.memory.map(|memory| rounded(memory / f64::from(1 << 30) / 3600.0)),
         memory_is_lower_bound: user.memory_is_incomplete,
         energy_kwh: user.energy.map(|joules| rounded(joules / 3.6e6)),
-        // Where no enforcer is scraped, it is not known that there were none.
-        events: (user.events != Events::default()
-            || !user.hosts.iter().any(|host| without_enforcer.contains(host.as_str())))
-        .then(|| event_row(user.events)),
+        events: (has_own || is_whole).then(|| event_row(user.events)),
     })
 }
 

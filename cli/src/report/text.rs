@@ -14,7 +14,7 @@ const UNKNOWN: &str = "?";
 type Cells<T> = (&'static str, Column, fn(&&T) -> Cell);
 
 const USERS: [Cells<UserRow>; 10] = [
-    ("USER", Column::Last, |row| row.user.as_str().into()),
+    ("USER", Column::Last, |row| row.name.as_str().into()),
     ("HELD", Column::Right, |row| user_hours(row, 0)),
     ("USED", Column::Right, |row| user_hours(row, 1)),
     ("IDLE", Column::Right, |row| user_hours(row, 2)),
@@ -44,7 +44,14 @@ pub(super) fn text(rows: &Rows, width: usize, colors: Colors) -> String {
     let mut lines = vec![summary(rows), String::new()];
     lines.extend(Table::of(&USERS, &rows.users).lines(width, colors));
     lines.extend(rows.users.is_empty().then(|| "No user held a GPU.".to_owned()));
-    for table in [Table::of(&ACCOUNTS, &rows.accounts), Table::of(&NODES, &rows.nodes)] {
+    let mut teams = USERS;
+    teams[0].0 = "TEAM";
+    let tables = [
+        Table::of(&teams, &rows.teams),
+        Table::of(&ACCOUNTS, &rows.accounts),
+        Table::of(&NODES, &rows.nodes),
+    ];
+    for table in tables {
         let table = table.lines(width, colors);
         lines.extend((!table.is_empty()).then(String::new));
         lines.extend(table);

@@ -60,6 +60,25 @@ pub(super) struct UserUse {
 }
 
 impl UserUse {
+    /// Adds the use of another user. A sum with an unknown part is unknown, except that of memory, which is then a lower bound.
+    pub(super) fn add(&mut self, more: &Self) {
+        self.time = self.time.zip(more.time).map(|(mut time, more)| {
+            time.add(more);
+            time
+        });
+        self.memory_is_incomplete |=
+            more.memory_is_incomplete || self.memory.is_some() != more.memory.is_some();
+        self.memory = match (self.memory, more.memory) {
+            (Some(memory), Some(more)) => Some(memory + more),
+            (memory, more) => memory.or(more),
+        };
+        self.energy = self.energy.zip(more.energy).map(|(energy, more)| energy + more);
+        self.events.notices += more.events.notices;
+        self.events.kills += more.events.kills;
+        self.events.released += more.events.released;
+        self.hosts.extend(more.hosts.iter().cloned());
+    }
+
     /// Records that the user held a GPU of a target.
     fn on(&mut self, target: &Labels) {
         let host = host(target);

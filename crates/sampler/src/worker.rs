@@ -175,8 +175,9 @@ impl Worker {
         if self.settings.commands == Commands::Shunned {
             return self.device_file_scan.leave(is_requested, rest);
         }
-        let left = self.left(began, self.settings.deadline / 5);
-        if left < device_file_scan::SHORTEST {
+        let part = self.settings.deadline / 5;
+        let left = self.left(began, part);
+        if left < device_file_scan::SHORTEST.min(part) {
             // There would be no time for a process that is slow to read.
             return self.device_file_scan.skip(is_requested, rest);
         }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -20,9 +20,10 @@ use crate::audit;
 use bailiff_engine::policy::Channel;
 use bailiff_engine::policy::mail::Mail;
 
-/// Maximum number of queued notifications per channel. Mail is never dropped in practice, because many notifications share
-/// a message.
-const QUEUE: usize = 64;
+/// Maximum number of queued notifications per channel: about all targets, and about those of one user. Mail is never dropped
+/// in practice, because many notifications share a message.
+const QUEUE: usize = 512;
+const QUEUE_OF_ONE: usize = 64;
 const MAIL_QUEUE: usize = 1 << 14;
 /// Reasons why a notification is dropped.
 const TOO_MANY: &str = "too many notifications are waiting for this channel";
@@ -35,10 +36,14 @@ pub struct Notices {
     lines: BTreeMap<String, Line>,
 }
 
+/// Number of queued notifications about each user's targets.
+type Counts = Arc<Mutex<BTreeMap<Option<u32>, usize>>>;
+
 /// Queue and thread of a channel.
 #[derive(Debug)]
 struct Line {
     queue: SyncSender<Job>,
+    waiting: Counts,
     thread: JoinHandle<()>,
     sends_mail: bool,
 }
@@ -108,7 +113,7 @@ impl Notices {
     ) {
         for (name, channel) in channels {
             let job = Job { notice: Some(Arc::clone(notice)), channel: channel.clone() };
-            if self.line(name, channel).is_none_or(|line| line.queue.try_send(job).is_err()) {
+            if !self.line(name, channel).is_some_and(|line| line.add(job, notice.uid)) {
                 self.state.report(
                     Arc::clone(notice),
                     name.to_owned(),
@@ -138,6 +143,8 @@ impl Notices {
             let thread = std::thread::Builder::new().name("notices".to_owned());
             let sends_mail = matches!(channel, Channel::Mail(_));
             let (queue, jobs) = sync_channel(if sends_mail { MAIL_QUEUE } else { QUEUE });
+            let waiting = Counts::default();
+            let counts = Arc::clone(&waiting);
             let thread = match channel.clone() {
                 Channel::Mail(mail) => {
                     let file = |directory: &PathBuf| directory.join(format!("mail-{channel_name}.json"));
@@ -147,9 +154,9 @@ impl Notices {
                         MailSender { state, channel: channel_name, mail, outbox }.serve(&jobs);
                     })
                 }
-                _ => thread.spawn(move || serve(&jobs, &state, &channel_name)),
+                _ => thread.spawn(move || serve((&jobs, &counts), &state, &channel_name)),
             };
-            self.lines.insert(name.to_owned(), Line { queue, thread: thread.ok()?, sends_mail });
+            self.lines.insert(name.to_owned(), Line { queue, waiting, thread: thread.ok()?, sends_mail });
         }
         self.lines.get(name)
     }
@@ -167,9 +174,30 @@ impl Drop for Notices {
     }
 }
 
-fn serve(jobs: &Receiver<Job>, state: &State, name: &str) {
+impl Line {
+    /// Queues a notification about a target of this user; returns false if too many wait.
+    fn add(&self, job: Job, uid: Option<u32>) -> bool {
+        if self.sends_mail {
+            // The outbox has a limit for each user.
+            return self.queue.try_send(job).is_ok();
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = waiting.entry(uid).or_default();
+        let is_added = *count < QUEUE_OF_ONE && self.queue.try_send(job).is_ok();
+        *count += usize::from(is_added);
+        is_added
+    }
+}
+
+fn serve((jobs, waiting): (&Receiver<Job>, &Counts), state: &State, name: &str) {
     for Job { notice, channel } in jobs {
         let Some(notice) = notice else { continue };
+        let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&notice.uid) {
+            *count -= 1;
+        }
+        counts.retain(|_, count| *count > 0);
+        drop(counts);
         let result = if state.stopped.load(Ordering::Relaxed) {
             Err((Delivered::Dropped, STOPPED.to_owned()))
         } else {

@@ -64,8 +64,9 @@ fn terminals(directory: &Path, prefix: &str, uid: u32) -> Result<Vec<String>, Er
         let Ok(name) = entry.file_name().to_str() else { continue };
         let number = name.strip_prefix(prefix).unwrap_or_default();
         let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let about = statat(&held, name, AtFlags::SYMLINK_NOFOLLOW);
-        if numbered && found.len() < MOST && about.is_ok_and(|about| listens(&about, uid)) {
+        let is_free =
+            || statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|about| listens(&about, uid));
+        if numbered && found.len() < MOST && is_free() {
             found.push(name.to_owned());
         }
     }

@@ -52,7 +52,12 @@ impl LogStatus {
         !self.failed.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns the number of failed writes.
+    /// Counts lines that were dropped, because too many waited.
+    pub(super) fn dropped(&self, lines: u64) {
+        self.failures.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// Returns the number of failed writes and dropped lines.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }

@@ -166,7 +166,8 @@ fn result_that_was_kept_is_written_and_is_no_interruption() {
 fn results_are_the_last_to_be_dropped() {
     let waiting = Waiting::default();
     waiting.add(Worth::Result, b"result".to_vec());
-    (0..2000).for_each(|_| waiting.add(Worth::Note, b"note".to_vec()));
+    let dropped: u64 = (0..2000).map(|_| waiting.add(Worth::Note, b"note".to_vec())).sum();
+    assert_eq!(dropped, 2001 - 1024, "they are counted");
     let all = waiting.all();
     assert_eq!((all.len(), all[0].1.as_slice()), (1024, &b"result"[..]));
     waiting.written(&all[..1]);

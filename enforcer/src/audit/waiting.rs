@@ -44,8 +44,9 @@ struct Queue {
 }
 
 impl Waiting {
-    /// Adds a line. If the queue is full, drops a line for it.
-    pub(super) fn add(&self, worth: Worth, line: Vec<u8>) {
+    /// Adds a line. If the queue is full, drops lines for it; returns their number.
+    pub(super) fn add(&self, worth: Worth, line: Vec<u8>) -> u64 {
+        let mut dropped_lines = 0;
         let mut queue = self.queue();
         let number = queue.next;
         queue.next += 1;
@@ -55,9 +56,11 @@ impl Waiting {
             let note = queue.lines.iter().position(|(_, worth, _)| *worth == Worth::Note);
             let dropped = queue.lines.remove(note.unwrap_or_default());
             queue.bytes -= dropped.map_or(0, |(_, _, line)| line.len());
+            dropped_lines += 1;
         }
         drop(queue);
         self.changed.notify_all();
+        dropped_lines
     }
 
     /// Returns all queued lines with the sequence numbers that [`Waiting::written`] expects.

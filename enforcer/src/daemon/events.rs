@@ -12,6 +12,9 @@ use crate::stream::Arrival;
 use crate::web::Reload;
 use bailiff_engine::verdict::ActionReport;
 
+/// Maximum number of results of notifications that are handled before other events.
+const MOST_DELIVERIES: usize = 64;
+
 /// An event for the daemon's loop.
 pub(super) enum Event {
     Arrival(Arrival),
@@ -25,8 +28,8 @@ pub(super) enum Event {
     ActionReport(ActionReport),
     /// The executor requests permission to continue its action.
     Question(actions::Question),
-    /// Result of a notification.
-    Delivered(actions::notices::Delivery),
+    /// Results of notifications.
+    Delivered(Vec<actions::notices::Delivery>),
     /// Event of the lease agent.
     Leases(agent::AgentEvent),
     /// The state writer has finished a write.
@@ -43,6 +46,7 @@ pub(super) struct Sources {
     pub(super) asked: Receiver<ControlRequest>,
     pub(super) users: UserRequests,
     pub(super) threads: Threads,
+    pub(super) delivered: Vec<actions::notices::Delivery>,
     /// Question from the executor, held back until all queued snapshots are evaluated.
     pub(super) question: Option<actions::Question>,
     pub(super) acks: state::Acks,
@@ -99,11 +103,11 @@ impl Sources {
 
     async fn any(&mut self) -> Event {
         tokio::select! {
-            // In order of priority: results of actions and requests are handled before the next snapshot.
+            // In order of priority: results of actions and requests are handled before the next snapshot, and what users
+            // cause comes last.
             biased;
             Some(report) = self.threads.reports.reports.recv() => Event::ActionReport(report),
             () = self.acks.next() => Event::Kept,
-            Some(delivery) = self.threads.deliveries.recv() => Event::Delivered(delivery),
             Some(events) = self.threads.leases.recv() => Event::Leases(events),
             Some(asked) = self.asked.recv() => Event::ControlRequest(asked),
             Some(reload) = self.reloads.recv() => Event::Reload(reload),
@@ -112,6 +116,10 @@ impl Sources {
             Some(arrival) = self.arrivals.recv() => Event::Arrival(arrival),
             Some(question) = self.threads.reports.questions.recv() => Event::Question(question),
             _ = self.interval.tick() => Event::Interval,
+            // A user can cause very many notifications at once.
+            1.. = self.threads.deliveries.recv_many(&mut self.delivered, MOST_DELIVERIES) => {
+                Event::Delivered(std::mem::take(&mut self.delivered))
+            }
             Some(asked) = self.users.next() => Event::ControlRequest(asked),
         }
     }

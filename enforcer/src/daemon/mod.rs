@@ -143,10 +143,21 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let mut interval = interval(INTERVAL);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
-    let question = None;
+    let (question, delivered) = (None, Vec::new());
     let users = UserRequests::new(user_requests);
-    let sources =
-        Sources { arrivals, reads, hangups, reloads, asked, users, threads, question, acks, interval };
+    let sources = Sources {
+        arrivals,
+        reads,
+        hangups,
+        reloads,
+        asked,
+        users,
+        threads,
+        delivered,
+        question,
+        acks,
+        interval,
+    };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     let site = Site { listeners, web, hosts };
@@ -258,7 +269,7 @@ impl Daemon {
             }
             Event::ActionReport(report) => self.completed(&report),
             Event::Question(question) => self.permit(question),
-            Event::Delivered(delivery) => self.delivered(&delivery),
+            Event::Delivered(deliveries) => deliveries.iter().for_each(|delivery| self.delivered(delivery)),
             Event::Leases(events) => self.heard(events),
             Event::Kept => self.check_state(),
             Event::Interval => {

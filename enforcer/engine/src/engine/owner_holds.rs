@@ -155,8 +155,20 @@ impl Engine {
 
     /// Returns the active holds of owners.
     pub fn owner_holds(&self, now: Now) -> impl Iterator<Item = OwnerHoldStatus> + '_ {
-        let left = move |hold: &OwnerHold| self.left_of(hold, now);
-        self.owner_holds.iter().filter_map(move |hold| Some(hold.status(left(hold)?)))
+        let is_longest = move |hold: &OwnerHold, left: Duration| {
+            let longest = self.owner_hold(&hold.rule, &hold.target, now).and_then(|longest| longest.left);
+            longest == Some(left.as_secs_f64())
+        };
+        let active = move |hold: &OwnerHold| {
+            let left = self.left_of(hold, now).filter(|left| is_longest(hold, *left))?;
+            self.exists(&hold.target).then(|| hold.status(left))
+        };
+        self.owner_holds.iter().filter_map(active)
+    }
+
+    /// Returns whether a target is known: in the last snapshot, or only unknown there.
+    fn exists(&self, id: &TargetId) -> bool {
+        self.populations.iter().any(|population| population.number(id).is_some())
     }
 
     /// Returns the active hold of a target's owner for a rule.

@@ -41,7 +41,7 @@ pub struct FlagUp {
     pub rule: Arc<str>,
     /// Severity of the flag.
     pub severity: Severity,
-    /// Target of the flag.
+    /// Target of the flag, with at most two of its processes.
     pub subject: Subject,
 }
 
@@ -143,7 +143,7 @@ impl Engine {
             let picked = evaluator.picking.iter().flat_map(super::picking::Picking::flagged);
             let targets = &targets;
             own.chain(picked).filter_map(move |(id, severity)| {
-                let subject = targets.get(id).map(|target| subject::of(target, view)).or_else(|| {
+                let subject = targets.get(id).map(|target| subject::in_short(target, view)).or_else(|| {
                     let slot = population.slot(population.number(id)?)?;
                     Some(subject::absent(evaluator.rule.target, slot))
                 });

@@ -60,7 +60,15 @@ fn sum(mut values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 
 /// Returns the subject for a target of a view.
 pub(crate) fn of(target: &Target, view: &View) -> Subject {
-    let members: Vec<Member> = holders(target, view).chain(others(target, view)).collect();
+    with_members(target, view, holders(target, view).chain(others(target, view)).collect())
+}
+
+/// The same with only two of its processes with memory.
+pub(crate) fn in_short(target: &Target, view: &View) -> Subject {
+    with_members(target, view, holders(target, view).take(2).collect())
+}
+
+fn with_members(target: &Target, view: &View, members: Vec<Member>) -> Subject {
     Subject {
         id: target.id.clone(),
         kind: target.kind,

@@ -156,3 +156,18 @@ fn held_workload_is_not_picked_and_shields_no_other() {
     assert_eq!(events[0], "slurm:4100 reprieved, slurm:4200 notify owner");
     assert_eq!(events[1..], ["slurm:4200 due terminate", "slurm:4200 terminate"]);
 }
+
+#[test]
+fn hold_of_a_process_that_ended_is_not_shown_and_two_count_once() {
+    let mut node = Node::new(&holding());
+    node.run(MATCHES);
+    for seconds in [10, 40] {
+        node.hold(1000, seconds, HeldTargets::Pid(4100)).unwrap();
+    }
+    let shown =
+        |node: &Node| node.engine.owner_holds(node.now(0)).map(|hold| hold.left.unwrap()).collect::<Vec<_>>();
+    assert_eq!(shown(&node), [40.0]);
+    node.processes.remove(&4100);
+    node.tick();
+    assert_eq!(shown(&node), Vec::<f64>::new());
+}

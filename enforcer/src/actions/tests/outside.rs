@@ -289,9 +289,12 @@ fn silent_webhook_server_delays_nothing_and_its_queue_is_bounded() {
     for _ in 0..100 {
         notices.notify(&notice(None, "x"), [("ops", &webhook(&url))]);
     }
+    notices.notify(&notice(Some(7), "x"), [("ops", &webhook(&url))]);
     assert!(began.elapsed() < Duration::from_millis(200), "notifying does not wait");
     let dropped = std::iter::from_fn(|| deliveries.try_recv().ok());
-    assert!(dropped.filter(|delivery| delivery.outcome() == Delivered::Dropped).count() >= 35);
+    let dropped: Vec<_> = dropped.filter(|delivery| delivery.outcome() == Delivered::Dropped).collect();
+    assert!(dropped.len() >= 35, "{}", dropped.len());
+    assert!(dropped.iter().all(|delivery| delivery.notice.uid.is_none()), "another user has own places");
     let program = Channel::Exec(vec!["/bin/true".to_owned()]);
     notices.notify(&notice(None, "x"), [("pager", &program)]);
     assert_eq!(delivered(&mut deliveries, "pager"), Delivered::Ok, "nor any other channel");
