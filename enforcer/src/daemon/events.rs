@@ -46,11 +46,17 @@ pub(super) struct Sources {
     pub(super) asked: Receiver<ControlRequest>,
     pub(super) users: UserRequests,
     pub(super) threads: Threads,
-    pub(super) delivered: Vec<actions::notices::Delivery>,
-    /// Question from the executor, held back until all queued snapshots are evaluated.
-    pub(super) question: Option<actions::Question>,
+    pub(super) taken: Taken,
     pub(super) acks: state::Acks,
     pub(super) interval: tokio::time::Interval,
+}
+
+/// What was received and is not an event yet.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// Question from the executor, held back until all queued snapshots are evaluated.
+    question: Option<actions::Question>,
+    delivered: Vec<actions::notices::Delivery>,
 }
 
 /// Requests of users. Everything else is handled first, and they take at most a tenth of the time.
@@ -87,15 +93,15 @@ impl Sources {
     pub(super) async fn next(&mut self) -> Event {
         self.users.handled();
         loop {
-            if let Some(question) = self.question.take() {
+            if let Some(question) = self.taken.question.take() {
                 // The answer must be based on the newest snapshot, so queued snapshots are handled first.
                 tokio::task::yield_now().await;
                 let Ok(arrival) = self.arrivals.try_recv() else { return Event::Question(question) };
-                self.question = Some(question);
+                self.taken.question = Some(question);
                 return Event::Arrival(arrival);
             }
             match self.any().await {
-                Event::Question(question) => self.question = Some(question),
+                Event::Question(question) => self.taken.question = Some(question),
                 event => return event,
             }
         }
@@ -117,8 +123,8 @@ impl Sources {
             Some(question) = self.threads.reports.questions.recv() => Event::Question(question),
             _ = self.interval.tick() => Event::Interval,
             // A user can cause very many notifications at once.
-            1.. = self.threads.deliveries.recv_many(&mut self.delivered, MOST_DELIVERIES) => {
-                Event::Delivered(std::mem::take(&mut self.delivered))
+            1.. = self.threads.deliveries.recv_many(&mut self.taken.delivered, MOST_DELIVERIES) => {
+                Event::Delivered(std::mem::take(&mut self.taken.delivered))
             }
             Some(asked) = self.users.next() => Event::ControlRequest(asked),
         }

@@ -30,7 +30,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use self::events::{Event, Sources, UserRequests};
+use self::events::{Event, Sources, Taken, UserRequests};
 use self::requests::{ControlHandler, ControlRequest, Origin};
 use crate::actions::notices::{Delivery, NoticeSettings, Notices};
 use crate::actions::{self, Executor};
@@ -143,21 +143,9 @@ pub async fn run(settings: Settings, shutdown: impl Future<Output = ()>) -> Resu
     let mut interval = interval(INTERVAL);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let hangups = Hangups::listen().context("cannot listen to signals")?;
-    let (question, delivered) = (None, Vec::new());
+    let taken = Taken::default();
     let users = UserRequests::new(user_requests);
-    let sources = Sources {
-        arrivals,
-        reads,
-        hangups,
-        reloads,
-        asked,
-        users,
-        threads,
-        delivered,
-        question,
-        acks,
-        interval,
-    };
+    let sources = Sources { arrivals, reads, hangups, reloads, asked, users, threads, taken, acks, interval };
     systemd::ready();
     let judging = daemon.judge(sources, (shutdown, group));
     let site = Site { listeners, web, hosts };
