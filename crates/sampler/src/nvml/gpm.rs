@@ -93,16 +93,22 @@ impl Gpm {
         let sample = sample.ok_or(ActivityUnknown::NotSupported)?;
         let earlier = self.earlier.replace((sample, now, instances.clone()));
         let (before, then, instances_then) = earlier.ok_or(ActivityUnknown::FirstSample)?;
-        if instances_then != *instances {
-            return Err(ActivityUnknown::InstancesChanged);
-        }
-        let interval = now.saturating_sub(then);
+        usable((then, &instances_then), (now, instances))?;
         let (sample, ..) = self.earlier.as_ref().ok_or(ActivityUnknown::FirstSample)?;
-        if !(SHORTEST..=LONGEST).contains(&interval) {
-            return Err(ActivityUnknown::Interval);
-        }
         known(raw::gpm_metrics::<COUNT>(gpu, (&before, sample), ids()))?.ok_or(ActivityUnknown::NotSupported)
     }
+}
+
+/// Checks whether the activity between two samples may be used, given their times and the instances at these times.
+fn usable(
+    (then, instances_then): (Duration, &Instances),
+    (now, instances): (Duration, &Instances),
+) -> Result<(), ActivityUnknown> {
+    if instances_then != instances {
+        return Err(ActivityUnknown::InstancesChanged);
+    }
+    let is_usable = (SHORTEST..=LONGEST).contains(&now.saturating_sub(then));
+    if is_usable { Ok(()) } else { Err(ActivityUnknown::Interval) }
 }
 
 /// Returns the result of a call; `None` if it is not offered.
@@ -174,6 +180,54 @@ mod tests {
             [1, 2, 3, 5, 10].into_iter().chain(30..=37).chain(40..=47).chain(50..=51).collect();
         assert_eq!(ids().to_vec(), expected);
         assert_eq!(METRICS.map(|(engine, ..)| engine), ActivityEngine::ALL);
+    }
+
+    #[test]
+    fn window_is_usable_between_a_tenth_of_a_second_and_a_minute_with_the_same_instances() {
+        let then = Duration::from_secs(1000);
+        let after = |window| {
+            let now = then + window;
+            usable((then, &vec![]), (now, &vec![]))
+        };
+        let interval = Err(ActivityUnknown::Interval);
+        for (window, expected) in [
+            (Duration::ZERO, interval),
+            (Duration::from_millis(99), interval),
+            (Duration::from_micros(99_999), interval),
+            (Duration::from_millis(100), Ok(())),
+            (Duration::from_secs(10), Ok(())),
+            (Duration::from_mins(1), Ok(())),
+            (Duration::from_millis(60_001), interval),
+            (Duration::from_hours(1), interval),
+        ] {
+            assert_eq!(after(window), expected, "{window:?}");
+        }
+        let earlier = then.saturating_sub(Duration::from_secs(10));
+        assert_eq!(usable((then, &vec![]), (earlier, &vec![])), interval, "the clock was set back");
+
+        let instances = |names: &[&str]| names.iter().map(|name| Some((*name).to_owned())).collect();
+        let (one, two): (Instances, Instances) = (instances(&["MIG-1"]), instances(&["MIG-1", "MIG-2"]));
+        let now = then + Duration::from_secs(10);
+        for (before, after, expected) in [
+            (&one, &one, Ok(())),
+            (&one, &two, Err(ActivityUnknown::InstancesChanged)),
+            (&two, &one, Err(ActivityUnknown::InstancesChanged)),
+            (&one, &vec![None], Err(ActivityUnknown::InstancesChanged)),
+        ] {
+            assert_eq!(usable((then, before), (now, after)), expected, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn result_that_is_not_offered_is_absent_and_others_fail() {
+        assert_eq!(known(Ok(1)), Ok(Some(1)));
+        for error in [NvmlError::NotSupported, NvmlError::NoPermission, NvmlError::FunctionNotFound] {
+            assert_eq!(known::<()>(Err(error)), Ok(None));
+        }
+        assert_eq!(known::<()>(Err(NvmlError::UnexpectedVariant(25))), Ok(None), "another version");
+        for error in [NvmlError::Timeout, NvmlError::Unknown, NvmlError::UnexpectedVariant(24)] {
+            assert_eq!(known::<()>(Err(error)), Err(ActivityUnknown::Failed));
+        }
     }
 
     #[test]
