@@ -46,7 +46,7 @@ impl Snapshot {
 
     fn without_allocations(previous: Option<&Self>, mut sample: Sample) -> Self {
         let mut join = Join::new(previous, &mut sample);
-        join.instances = instances::of(previous, &sample.gpus, sample.namespace);
+        join.instances = instances::of(previous, (&sample.gpus, &join.seen), sample.namespace);
         let mut gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
         let kernel_log = join.kernel_log(sample.kernel_log.as_ref(), &mut gpus);
         let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::utilization::InstanceUsers;
-use crate::{About, GpuId, GpuSample, PidNamespace, Snapshot};
+use crate::{About, Facts, GpuId, GpuSample, Holder, PidNamespace, Seen, Snapshot};
 
 /// A GPU instance: the UUID of its GPU, and its id.
 pub(super) type InstanceKey = (GpuId, u32);
@@ -25,7 +25,7 @@ struct Listed {
 /// Returns who used each GPU instance since the previous snapshot.
 pub(super) fn of(
     previous: Option<&Snapshot>,
-    gpus: &[GpuSample],
+    (gpus, seen): (&[GpuSample], &BTreeMap<u32, Seen>),
     namespace: PidNamespace,
 ) -> BTreeMap<InstanceKey, InstanceUsers> {
     let (mut now, mut before) = (BTreeMap::<_, Listed>::new(), BTreeMap::<_, Listed>::new());
@@ -36,15 +36,18 @@ pub(super) fn of(
         for entry in gpu.entries.iter().flatten() {
             listed.pids.insert(entry.pid);
             listed.is_incomplete |= entry.pid == 0;
-            listed.has_mps |= entry.kinds.mps;
+            let found = seen.get(&entry.pid).and_then(Seen::found);
+            listed.has_mps |= entry.kinds.mps || found.is_some_and(is_mps);
         }
     }
-    for gpu in previous.iter().flat_map(|previous| &previous.gpus) {
+    for (previous, gpu) in previous.iter().flat_map(|all| all.gpus.iter().map(move |gpu| (all, gpu))) {
         let Some(key) = key(&gpu.about) else { continue };
         let listed = before.entry(key).or_default();
         listed.is_incomplete |= gpu.listed != Some(gpu.holders.len() as u64);
         listed.pids.extend(gpu.holders.iter().map(|holder| holder.process.pid()));
-        listed.has_mps |= gpu.holders.iter().any(|holder| holder.kinds.mps);
+        let facts = |holder: &Holder| previous.processes.get(&holder.process)?.facts.as_ref();
+        listed.has_mps |=
+            gpu.holders.iter().any(|holder| holder.kinds.mps || facts(holder).is_some_and(is_mps));
     }
     // If not all instances of a GPU were read, a compute instance may be missing.
     let all_read = |(gpu, _): &InstanceKey| {
@@ -65,4 +68,9 @@ pub(super) fn of(
             (key, users)
         })
         .collect()
+}
+
+/// Returns whether a process is a server of MPS. The driver lists it as an ordinary process.
+fn is_mps(facts: &Facts) -> bool {
+    facts.role.is_some()
 }
