@@ -390,6 +390,58 @@ mod tests {
         assert_eq!(window.evaluate(question), Utilization::Unknown(Why::Mig));
     }
 
+    /// The rows of the table of MIG instances, for a process that was listed before or not.
+    #[test]
+    fn each_row_of_the_table_of_instances_in_its_order() {
+        let low = Engines { sm: 1, memory: 1, ..Engines::default() };
+        let copies = Engines { memory: 2, ..Engines::default() };
+        let video = Engines { decoder: 90, ..Engines::default() };
+        let busy = Engines { sm: 70, memory: 12, ..Engines::default() };
+        let server = Some(Role::MpsServer);
+        let unknown = Utilization::Unknown;
+        let cases = [
+            ("new", (false, None), (false, busy, InstanceUsers::One), unknown(Why::NotListedBefore)),
+            ("new, calm", (false, None), (true, low, InstanceUsers::One), unknown(Why::NotListedBefore)),
+            ("new, MPS", (false, None), (false, busy, InstanceUsers::Mps), unknown(Why::NotListedBefore)),
+            ("new server", (false, server), (false, busy, InstanceUsers::One), unknown(Why::NotListedBefore)),
+            ("calm", (true, None), (true, low, InstanceUsers::One), ZERO),
+            ("calm, several", (true, None), (true, low, InstanceUsers::Several), ZERO),
+            ("calm, MPS", (true, None), (true, low, InstanceUsers::Mps), ZERO),
+            ("calm, not all known", (true, None), (true, low, InstanceUsers::Unknown), ZERO),
+            ("calm server", (true, server), (true, low, InstanceUsers::One), ZERO),
+            ("MPS", (true, None), (false, busy, InstanceUsers::Mps), unknown(Why::SharedByMps)),
+            ("MPS, low", (true, None), (false, low, InstanceUsers::Mps), unknown(Why::SharedByMps)),
+            ("server", (true, server), (false, busy, InstanceUsers::One), unknown(Why::SharedByMps)),
+            (
+                "not all known",
+                (true, None),
+                (false, busy, InstanceUsers::Unknown),
+                unknown(Why::Unattributed),
+            ),
+            ("low, unknown", (true, None), (false, low, InstanceUsers::Unknown), unknown(Why::Unattributed)),
+            ("several", (true, None), (false, busy, InstanceUsers::Several), unknown(Why::SharedInstance)),
+            (
+                "several, low",
+                (true, None),
+                (false, low, InstanceUsers::Several),
+                unknown(Why::SharedInstance),
+            ),
+            ("one, low", (true, None), (false, low, InstanceUsers::One), unknown(Why::Mig)),
+            ("one, 0", (true, None), (false, Engines::default(), InstanceUsers::One), unknown(Why::Mig)),
+            ("one", (true, None), (false, busy, InstanceUsers::One), Utilization::Observed(busy)),
+            ("one decodes", (true, None), (false, video, InstanceUsers::One), Utilization::Observed(video)),
+            ("one copies", (true, None), (false, copies, InstanceUsers::One), unknown(Why::Mig)),
+        ];
+        for (name, (listed_before, role), (is_calm, engines, users), expected) in cases {
+            let now = reading(Answer::Nothing, stamped(200, 0));
+            let instance = Some(Instance { is_calm, engines, users });
+            let window = Window { before: None, now: &now, mig: true, instance };
+            let kinds = Kinds { compute: true, ..Kinds::default() };
+            let question = Question { pid: PID, kinds, role, listed_before, was_another: !listed_before };
+            assert_eq!(window.evaluate(question), expected, "{name}");
+        }
+    }
+
     #[test]
     fn work_that_accounting_counted_is_not_idleness() {
         let before = reading(Answer::Nothing, stamped(100, 0));

@@ -1,11 +1,12 @@
-//! Property test: no process of a MIG instance is idle unless the whole instance was, between the same two samples.
+//! Tests the utilization of processes on MIG instances: each row of its table, and that no process is idle unless the
+//! whole instance was, between the same two samples.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bailiff_snapshot::{
-    Activity, ActivityEngine, GpuId, GpuSample, MigIds, ProcessKey, Sample, Seen, Snapshot, Truth,
-    Utilization,
+    Activity, ActivityEngine, Engines, Fault, GpuId, GpuSample, MigIds, PidNamespace, ProcessKey, Role,
+    Sample, Seen, Snapshot, Truth, Utilization, Why,
 };
 use proptest::prelude::*;
 use snapshot_fixtures::sample::{self as fixtures, entry, facts};
@@ -65,6 +66,188 @@ fn observed(n: u64, step: &Step, starts: &[u64], from: Duration) -> Sample {
     let key = |pid: u32| ProcessKey { pid, start_ticks: starts[pid as usize - 41] };
     let seen: Vec<(u32, Seen)> = pids.iter().map(|pid| fixtures::found(facts(key(*pid)))).collect();
     fixtures::sample((n, INTERVAL), vec![parent.clone(), instance(0), instance(1)], seen)
+}
+
+/// Change of the earlier and of the later sample.
+type Change = fn(&mut Sample, &mut Sample);
+
+/// Returns two samples with process 41 on the first compute instance, and nothing on the second one.
+fn two_samples(calm: Truth) -> (Sample, Sample) {
+    let step = Step {
+        calm,
+        ratio: 0.7,
+        listed: [BTreeSet::from([41]), BTreeSet::new()],
+        restarted: BTreeSet::new(),
+        lost: false,
+        mps: false,
+    };
+    let before = observed(1, &step, &[7; 4], Duration::ZERO);
+    let now = observed(2, &step, &[7; 4], before.at.boot);
+    (before, now)
+}
+
+/// Returns the utilization of process 41 after two samples that were changed.
+fn utilization(calm: Truth, change: Change) -> Utilization {
+    let (mut before, mut now) = two_samples(calm);
+    change(&mut before, &mut now);
+    let snapshot = Snapshot::between(Some(&Snapshot::between(None, before)), now);
+    let mut holders = snapshot.gpus.iter().flat_map(|gpu| &gpu.holders);
+    holders
+        .find(|holder| holder.process.pid() == 41)
+        .map_or_else(|| panic!("no holder"), |one| one.utilization)
+}
+
+/// Lists a process on a compute instance.
+fn list(sample: &mut Sample, ci: usize, pid: u32) {
+    sample.gpus[ci + 1].entries.get_or_insert_default().push(entry(pid, Some(1 << 30)));
+    let key = ProcessKey { pid, start_ticks: 7 };
+    sample.processes.extend([fixtures::found(facts(key))].into_iter().filter(|_| pid > 0));
+}
+
+fn serve(sample: &mut Sample, pid: u32) {
+    let facts = sample.processes.get_mut(&pid).and_then(Seen::found_mut);
+    facts.unwrap_or_else(|| panic!("{pid} was not found")).role = Some(Role::MpsServer);
+}
+
+fn list_of_mps(sample: &mut Sample, ci: usize, pid: u32) {
+    list(sample, ci, pid);
+    for entry in sample.gpus[ci + 1].entries.iter_mut().flatten().filter(|entry| entry.pid == pid) {
+        entry.kinds.mps = true;
+    }
+}
+
+/// Process 41 was not, or not certainly, on its instance at the start of the window.
+const NEW: [(&str, Change); 6] = [
+    ("it started", |before, _| before.gpus[1].entries = Some(vec![])),
+    ("it was on the other compute instance", |before, _| {
+        before.gpus[2].entries = before.gpus[1].entries.replace(vec![]);
+    }),
+    ("its pid was reused", |_, now| now.processes.extend([fixtures::found(facts(RESTARTED))])),
+    ("it was hidden", |before, _| drop(before.processes.insert(41, Seen::Hidden))),
+    ("pids were those of another namespace", |before, _| before.namespace = PidNamespace::Other),
+    ("it started, beside another one", |before, now| {
+        before.gpus[1].entries = Some(vec![]);
+        list(now, 0, 42);
+    }),
+];
+
+const RESTARTED: ProcessKey = ProcessKey { pid: 41, start_ticks: 8 };
+
+/// Process 41 was on its instance at both ends, but may have shared it.
+const NOT_ALONE: [(&str, Why, Change); 20] = [
+    ("client of MPS", Why::SharedByMps, |_, now| list_of_mps(now, 0, 42)),
+    ("client of MPS that exited", Why::SharedByMps, |before, _| list_of_mps(before, 0, 42)),
+    ("client of MPS on the other compute instance", Why::SharedByMps, |_, now| list_of_mps(now, 1, 42)),
+    ("client of MPS and an incomplete list", Why::SharedByMps, |_, now| {
+        list_of_mps(now, 0, 42);
+        list(now, 1, 0);
+    }),
+    ("it is a server of MPS", Why::SharedByMps, |_, now| serve(now, 41)),
+    ("server of MPS beside it", Why::SharedByMps, |_, now| {
+        list(now, 0, 42);
+        serve(now, 42);
+    }),
+    ("server of MPS that exited, on the other compute instance", Why::SharedByMps, |before, _| {
+        list(before, 1, 42);
+        serve(before, 42);
+    }),
+    ("process of another namespace", Why::Unattributed, |_, now| list(now, 0, 0)),
+    ("it was there before", Why::Unattributed, |before, _| list(before, 0, 0)),
+    ("it is on the other compute instance", Why::Unattributed, |_, now| list(now, 1, 0)),
+    ("it was there, before", Why::Unattributed, |before, _| list(before, 1, 0)),
+    ("the other list failed", Why::Unattributed, |_, now| now.gpus[2].entries = None),
+    ("the other list failed before", Why::Unattributed, |before, _| before.gpus[2].entries = None),
+    ("the other instance failed", Why::Unattributed, |_, now| {
+        now.gpus[2] = GpuSample::faulty(now.gpus[2].about.clone(), Fault::Timeout);
+    }),
+    ("instances were not read", Why::Unattributed, |_, now| now.gpus[0].instances = None),
+    ("instances were not read before", Why::Unattributed, |before, _| before.gpus[0].instances = None),
+    ("its GPU is missing", Why::Unattributed, |_, now| drop(now.gpus.remove(0))),
+    ("another process", Why::SharedInstance, |_, now| list(now, 0, 42)),
+    ("another process that exited", Why::SharedInstance, |before, _| list(before, 0, 42)),
+    ("another process on the other compute instance", Why::SharedInstance, |_, now| list(now, 1, 42)),
+];
+
+/// What the window of the instance's activity is, is not certain.
+const NOT_MEASURED: [(&str, Change); 5] = [
+    ("a sample between them did not arrive", |_, now| {
+        now.gpus[1].telemetry.activity.from = Duration::from_secs(15);
+    }),
+    ("the activity has no window", |_, now| {
+        now.gpus[1].telemetry.activity.until = now.gpus[1].telemetry.activity.from;
+    }),
+    ("an engine is unknown", |_, now| now.gpus[1].telemetry.activity.calm = Truth::Unknown),
+    ("the instance failed before", |before, _| {
+        before.gpus[1] = GpuSample::faulty(before.gpus[1].about.clone(), Fault::Timeout);
+    }),
+    ("the instance has no id", |_, now| {
+        if let Some(mig) = &mut now.gpus[1].about.mig {
+            mig.gpu_instance = None;
+        }
+    }),
+];
+
+#[test]
+fn only_process_of_a_busy_instance_has_its_activity() {
+    let busy = Utilization::Observed(Engines { sm: 70, ..Engines::default() });
+    let cases: [(&str, Change); 2] = [
+        ("one process", |_, _| ()),
+        ("one process on both compute instances", |before, now| {
+            list(before, 1, 41);
+            list(now, 1, 41);
+        }),
+    ];
+    for (name, change) in cases {
+        assert_eq!(utilization(Truth::False, change), busy, "{name}");
+    }
+}
+
+#[test]
+fn process_that_was_not_listed_before_is_unknown_also_on_a_calm_instance() {
+    for (name, change) in NEW {
+        for calm in [Truth::False, Truth::True] {
+            let expected = Utilization::Unknown(Why::NotListedBefore);
+            assert_eq!(utilization(calm, change), expected, "{name}, calm: {calm:?}");
+        }
+    }
+}
+
+#[test]
+fn process_that_may_share_a_busy_instance_is_unknown_and_idle_only_on_a_calm_one() {
+    for (name, why, change) in NOT_ALONE {
+        assert_eq!(utilization(Truth::False, change), Utilization::Unknown(why), "{name}");
+        let idle = Utilization::Observed(Engines::default());
+        assert_eq!(utilization(Truth::True, change), idle, "{name}, calm");
+    }
+}
+
+#[test]
+fn process_of_an_instance_whose_activity_is_not_that_of_the_window_is_unknown() {
+    for (name, change) in NOT_MEASURED {
+        for calm in [Truth::False, Truth::True] {
+            assert_eq!(utilization(calm, change), Utilization::Unknown(Why::Mig), "{name}, calm: {calm:?}");
+        }
+    }
+}
+
+#[test]
+fn instance_without_a_visible_process_is_idle_only_if_it_was_calm() {
+    for (calm, ratio, expected) in [
+        (Truth::True, 0.0, Truth::True),
+        (Truth::False, 0.7, Truth::False),
+        (Truth::False, 0.01, Truth::Unknown),
+        (Truth::Unknown, 0.0, Truth::Unknown),
+    ] {
+        let (before, mut now) = two_samples(calm);
+        now.namespace = PidNamespace::Other;
+        now.gpus[1].telemetry.activity.ratios = [(ActivityEngine::Graphics, ratio)].into();
+        let snapshot = Snapshot::between(Some(&Snapshot::between(None, before)), now);
+        assert_eq!(
+            (snapshot.gpus[1].holders.len(), snapshot.gpus[1].idle),
+            (0, expected),
+            "{calm:?} {ratio}"
+        );
+    }
 }
 
 proptest! {
