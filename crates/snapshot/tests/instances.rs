@@ -1,6 +1,8 @@
 //! Tests the utilization of processes on MIG instances: each row of its table, and that no process is idle unless the
 //! whole instance was, between the same two samples.
 
+#![expect(clippy::panic, reason = "a test fails loudly")]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
