@@ -238,6 +238,49 @@ fn window_with_changed_processes_belongs_to_its_only_user() {
     }
 }
 
+/// A pid that another process has got since is not that of its earlier user.
+#[test]
+fn energy_of_a_reused_pid_is_not_that_of_its_earlier_user() {
+    let reused = |n, energy, user, start_ticks| {
+        let mut sample = sample(n, energy, &[(41, user, 50)]);
+        let facts = fixtures::facts(ProcessKey { pid: 41, start_ticks });
+        sample.processes.extend([fixtures::found(Facts { user: Some(user.to_owned()), ..facts })]);
+        sample
+    };
+    let before = [reused(1, 0, "alice", 7), reused(2, 500, "alice", 7)];
+    let then = |later: &[Sample]| parts(before.iter().chain(later).cloned());
+    let alice = ("alice", 500);
+    let bob = reused(3, 800, "bob", 8);
+    assert_eq!(then(std::slice::from_ref(&bob)), of(&[alice], 0, 300), "either of them used it");
+    let later = reused(4, 900, "bob", 8);
+    assert_eq!(then(&[bob.clone(), later.clone()]), of(&[alice, ("bob", 100)], 0, 300));
+    // Alice's process exited in one window, and only Bob's was there in the next one.
+    let absent = sample(3, 700, &[]);
+    assert_eq!(then(&[absent, later.clone()]), of(&[alice, ("bob", 200)], 0, 200));
+    assert_eq!(then(&[later]), of(&[alice], 0, 400), "a sample was lost");
+    let same_user = reused(3, 800, "alice", 8);
+    assert_eq!(then(&[same_user]), of(&[alice], 0, 300), "the samples may be of either process");
+}
+
+#[test]
+fn idle_power_is_that_of_windows_of_at_least_a_second() {
+    let calm = [(41, "alice", 1)];
+    let at = |sample: Sample, milliseconds| {
+        let mut sample = sample;
+        sample.at.boot = Duration::from_millis(milliseconds);
+        sample
+    };
+    let after_idle_window = |milliseconds: u64| {
+        let idle = [at(sample(1, 0, &calm), 10_000), at(sample(2, 100, &calm), 10_000 + milliseconds)];
+        let busy = [at(sample(3, 1_000_100, &[ALICE]), 20_000 + milliseconds)];
+        parts(idle.into_iter().chain(busy))
+    };
+    for (milliseconds, idle) in [(1, 0), (999, 0), (1000, 1000), (1001, 990), (2000, 500)] {
+        let expected = of(&[("alice", 1_000_000 - idle)], 100 + idle, 0);
+        assert_eq!(after_idle_window(milliseconds), expected, "{milliseconds} ms");
+    }
+}
+
 #[test]
 fn energy_over_a_gap_is_unattributed_and_not_lost() {
     let mut unread = sample(2, 0, &[ALICE]);
