@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_engine::engine::{Engine, Exemptions, GateReport, Now, Question};
+use bailiff_engine::guard::RESTORED;
 use bailiff_engine::policy::{self, LoadContext, Mode};
 use bailiff_engine::process::ProcessInfo;
 use bailiff_engine::process::{CommandLine, Program};
@@ -314,6 +315,25 @@ fn select_is_evaluated_for_holders_only() {
     assert_eq!(gate(HOLDER, json!({"exe": "/opt/keep"})), Truth::True);
     assert_eq!(gate(HELPER, json!({"exe": "/opt/keep"})), Truth::False);
     assert_eq!(gate(HELPER, json!({"exe": null})), Truth::False);
+}
+
+/// Nothing shows that a process was not restored, so an exception for restored processes exempts all.
+#[test]
+fn process_that_may_have_been_restored_is_an_exception_but_not_protected() {
+    for kind in ["process", "workload"] {
+        for change in [json!({}), json!({"restored": false}), json!({"state": "hidden"})] {
+            let node = Node::of(HOLDER, change.clone());
+            for entry in ["{restored: true}", "{restored: false}", "{not: {restored: true}}"] {
+                assert_eq!(node.excepted(kind, entry), Truth::Unknown, "{entry}: {kind} {change}");
+            }
+            let select = node.gate((kind, "", "select: {restored: true}"), "select");
+            assert_eq!(select.passes, Truth::Unknown, "{kind} {change}");
+            assert_eq!(node.gate((kind, "", ""), "protection").passes, Truth::True, "{kind} {change}");
+        }
+        let node = Node::of(HOLDER, json!({"restored": true}));
+        let [protection] = Node::gates((kind, "", ""), node.snapshot()).try_into().unwrap();
+        assert_eq!((protection.passes, protection.why.as_deref()), (Truth::False, Some(RESTORED)));
+    }
 }
 
 fn process_info(node: &Node, pid: u32) -> ProcessInfo {

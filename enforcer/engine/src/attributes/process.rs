@@ -196,8 +196,46 @@ pub(super) fn has_lease(target: &Target, view: &View) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::XIDS;
+    use std::collections::BTreeSet;
+
     use bailiff_snapshot::XidClass;
+    use snapshot_fixtures::stream as fixtures;
+
+    use super::*;
+
+    /// Returns the values of the attribute for all processes and workloads of a node with these processes.
+    fn values_of_restored(processes: Vec<wire::Process>) -> BTreeSet<String> {
+        let holders = processes.iter().map(|process| fixtures::holder(process.pid, Some(1), None)).collect();
+        let view = View::between(None, fixtures::snapshot(1, vec![fixtures::gpu("0", holders)], processes));
+        let kinds = [Kind::Process, Kind::Workload];
+        let targets = view.targets.iter().filter(|target| kinds.contains(&target.kind));
+        let value = |target| match restored(target, &view) {
+            Value::Unknown(_) => "unknown".to_owned(),
+            value => format!("{value:?}"),
+        };
+        targets.map(|target| format!("{:?} {}", target.kind, value(target))).collect()
+    }
+
+    #[test]
+    fn process_is_known_to_be_restored_or_unknown() {
+        let facts = |restored| wire::Facts {
+            restored,
+            workload: Some("slurm:1".to_owned()),
+            ..fixtures::facts("python3")
+        };
+        let of = |pid, restored| fixtures::process(pid, 100, facts(restored));
+        let [known, unknown] = ["Process Flag(true)", "Process unknown"];
+        for (name, processes, expected) in [
+            ("restored", vec![of(41, true)], vec![known, "Workload Flag(true)"]),
+            ("not known to be", vec![of(41, false)], vec![unknown, "Workload unknown"]),
+            ("one of them", vec![of(41, true), of(42, false)], vec![known, unknown, "Workload Flag(true)"]),
+            ("the other", vec![of(41, false), of(42, true)], vec![known, unknown, "Workload Flag(true)"]),
+            ("not read", vec![wire::Process { facts: None, ..of(41, false) }], vec![unknown]),
+        ] {
+            let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
+            assert_eq!(values_of_restored(processes), expected, "{name}");
+        }
+    }
 
     #[test]
     fn xids_are_those_that_processes_can_cause() {

@@ -305,6 +305,10 @@ fn gate_that_is_false_or_unknown_skips_the_target() {
     let except = gate("    except: [{users: [user-1000], until: 2030-01-01, reason: deadline}]");
     assert!(skipped(&except, |_| {}));
     assert!(!skipped(&except, |node| node.process(4100).uid = Some(1001)));
+    assert!(skipped(&gate(""), |node| node.process(4100).restored = true));
+    let restored = gate("    except: [{restored: true, reason: kept}]");
+    assert!(skipped(&restored, |_| {}), "it may have been restored");
+    assert!(skipped(&restored, |node| node.process(4100).restored = true));
     let grace = gate("    startup_grace: 10m");
     assert!(!skipped(&grace, |_| {}), "the process started long ago");
     assert!(skipped(&grace, |node| node.process(4100).ticks = node.boot_ms / 10));

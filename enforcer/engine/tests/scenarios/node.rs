@@ -28,6 +28,8 @@ pub(crate) struct Process {
     pub(crate) util: Option<u32>,
     /// Whether `/proc` confirms the process.
     pub(crate) confirmed: bool,
+    /// Whether CRIU is known to have restored the process.
+    pub(crate) restored: bool,
 }
 
 /// A GPU.
@@ -122,6 +124,7 @@ impl Node {
             mib: Some(1000),
             util: Some(0),
             confirmed: true,
+            restored: false,
         })
     }
 
@@ -319,6 +322,7 @@ impl Node {
             orphaned: Some(false),
             reaped_cpu_seconds: Some(0.0),
             workload: Some(process.workload.clone()),
+            restored: process.restored,
             ..fixtures::facts(process.comm)
         };
         fixtures::process(pid, process.ticks, facts)
