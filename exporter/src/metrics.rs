@@ -191,7 +191,7 @@ IDLE_MEMORY Gauge Bytes "bailiff_idle_memory_bytes" ["gpu gpu_uuid user"]
     "Excludes MPS servers, which wait for their clients. Absent if any process of the user on the GPU was not observed.";
 HELD_GPU_SECONDS Counter Seconds "bailiff_held_gpu_seconds_total" ["user"]
     "GPU-seconds in which the user had a process on a GPU."
-    "Measured between consecutive samples. A process that started between two samples is counted from its start time.";
+    "Measured between consecutive samples. A process that started between two samples is counted from its start time. At most 4,096 users have series.";
 IDLE_GPU_SECONDS Counter Seconds "bailiff_idle_gpu_seconds_total" ["user"]
     "Part of bailiff_held_gpu_seconds_total with all of the user's processes observed idle.";
 UNKNOWN_GPU_SECONDS Counter Seconds "bailiff_unknown_gpu_seconds_total" ["user"]

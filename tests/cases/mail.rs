@@ -9,8 +9,9 @@
     reason = "a case runs programs, reads files and fails loudly"
 )]
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -204,6 +205,44 @@ fn refused_recipient_is_not_delivered_and_a_hanging_server_delays_nothing() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     let kept = fs::read_to_string(node.home.state().join("mail-owner.json")).unwrap();
     assert!(kept.contains("was terminated"), "{kept}");
+}
+
+#[test]
+fn notices_that_come_together_are_one_message() {
+    let server = MailServer::start("none", None);
+    let node = Node::new(&server.rules("encryption: none"));
+    let tenants = [holder(&node), holder(&node)];
+    let _enforcer = server.enforcer(&node);
+    let message = server.message(1);
+    assert!(message.contains("Subject: 2 notices about your GPU memory on gpu-07\n"), "{message}");
+    for tenant in &tenants {
+        assert!(message.contains(&format!("pid {}", tenant.pid())), "{message}");
+    }
+}
+
+#[test]
+fn recipient_comes_from_the_gecos_field_or_a_program() {
+    let server = MailServer::start("none", None);
+    let (passwd, program) = (server.path("passwd"), server.path("recipient"));
+    let users = fs::read_to_string("/etc/passwd").unwrap();
+    let others = users.lines().filter(|line| !line.starts_with("nobody:"));
+    let nobody = "nobody:x:65534:65534:Any One <any.one@example.net>,room 7:/nonexistent:/bin/false";
+    fs::write(&passwd, others.chain([nobody, ""]).collect::<Vec<_>>().join("\n")).unwrap();
+    fs::write(&program, "#!/bin/sh\necho \"$1@staff.example.org\"\n").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let by_program = format!("to_program: [{}]", program.display());
+    let cases = [("to_gecos: true", "any.one@example.net"), (&by_program, "nobody@staff.example.org")];
+    for (number, (key, recipient)) in (1..).zip(cases) {
+        let rules = server.rules("encryption: none").replace("to: \"{user}@example.org\"", key);
+        let node = Node::new(&rules);
+        let _tenant = holder(&node);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]).arg(&passwd);
+        command.arg(programs::enforcer()).args(enforcer::arguments(&node.home));
+        let _enforcer = Enforcer::spawn(&node.home, command);
+        let message = server.message(number);
+        assert!(message.contains(&format!("To-envelope: ['{recipient}']\n")), "{key}: {message}");
+    }
 }
 
 fn log(directory: &Path) -> String {

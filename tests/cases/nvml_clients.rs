@@ -137,9 +137,35 @@ fn compare_accounting(page: &Page, gpu: &Value) {
     for (pid, stats) in gpu["accounting"].as_object().into_iter().flatten() {
         let labels = [("gpu_uuid", uuid), ("pid", pid.as_str())];
         let exported = page.value("bailiff_process_gpu_memory_peak_bytes", &labels);
-        assert_eq!(exported, stats[2].as_f64(), "{uuid} {pid}");
-        assert_eq!(stats.to_string(), "[4100,1,12884901888,5500,1000]");
+        assert_eq!(exported, stats[0].as_f64(), "{uuid} {pid}");
+        assert_eq!((&stats[0], gpu["accounting_mode"].as_u64()), (&stats[3], Some(1)), "{uuid} {pid}");
+        assert!(stats.to_string().starts_with("[12884901888,4100,1,12884901888,5500,1000,"), "{stats}");
     }
+}
+
+/// Compares the Xid errors that the driver's events report.
+fn compare_xids(exporter: &Exporter, gpu: &Value) {
+    let uuid = gpu["uuid"].as_str().unwrap();
+    let mut expected: BTreeMap<String, f64> = BTreeMap::new();
+    for xid in gpu["xids"].as_array().unwrap_or_else(|| panic!("{gpu:#}")) {
+        *expected.entry(xid.to_string()).or_default() += 1.0;
+    }
+    exporter.until("the Xid errors", |page| {
+        let of_gpu = [("gpu_uuid", uuid)];
+        let found = page.all("bailiff_gpu_xid_errors_total", &of_gpu);
+        let found: BTreeMap<String, f64> =
+            found.map(|(labels, count)| (labels["xid"].clone(), count)).collect();
+        (found == expected).then_some(())
+    });
+}
+
+/// Checks that the attributes of a MIG instance are read, of which the exporter uses the engines.
+fn check_attributes(instance: &Value) {
+    let attributes = &instance["attributes"];
+    for name in ["gpuInstanceSliceCount", "sharedDecoderCount", "sharedJpegCount", "sharedOfaCount"] {
+        assert!(attributes[name].is_u64(), "{name}: {instance:#}");
+    }
+    assert!(attributes["gpuInstanceSliceCount"].as_u64() > Some(0), "{instance:#}");
 }
 
 /// Compares whether the driver reports a hard limit of a cgroup with whether the memory is unknown for it.
@@ -213,7 +239,9 @@ fn agree_with(scenario_name: &str, flags: &[&str]) -> (usize, usize) {
         compare_health(&page, gpu);
         compare_activity(&page, gpu);
         gpu["mig"].as_array().into_iter().flatten().for_each(|instance| compare_activity(&page, instance));
+        gpu["mig"].as_array().into_iter().flatten().for_each(check_attributes);
         compare_accounting(&page, gpu);
+        compare_xids(&exporter, gpu);
     }
     (processes, samples)
 }

@@ -101,10 +101,13 @@ const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0,te
 
 #[test]
 fn every_parser_accepts_pages_of_0_to_8_gpus() {
-    for name in ["none", "dead-pid", "busy", "mig", "mps", "lost", "8x4"] {
+    for name in ["none", "dead-pid", "busy", "mig", "mps", "lost", "8x4", "r535", "r580", "r615"] {
         let scenario = Scenario::named(name);
-        let exporter = Exporter::start(&scenario, &["--interval", "500ms"]);
+        let exporter = Exporter::start(&scenario, &["--interval", "500ms", "--gpm"]);
         let _ = exporter.next();
+        if matches!(name, "mig" | "r580") {
+            exporter.until("activity", |page| page.all("bailiff_gpu_activity_ratio", &[]).next().map(drop));
+        }
         accepted(&exporter, name);
     }
 }

@@ -114,6 +114,18 @@ impl From<LibraryError> for Failure {
     }
 }
 
+/// Returns whether a file and its directory belong to root or the current user, and not all users can change them. A copy of
+/// this program can be in a directory such as `/tmp`, where others can put a library.
+fn belongs_to_us(file: &Path) -> bool {
+    let is_safe = |path: &Path| {
+        path.metadata().is_ok_and(|about| {
+            let is_owned = about.uid() == 0 || about.uid() == geteuid().as_raw();
+            is_owned && about.mode() & 0o002 == 0
+        })
+    };
+    is_safe(file) && file.parent().is_some_and(is_safe)
+}
+
 /// Returns the path of the quota library.
 pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError> {
     let own_directory = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
@@ -126,9 +138,11 @@ pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError
             .chain(["/usr/lib/bailiff", "/usr/lib"].map(|directory| Path::new(directory).join(LIBRARY)))
             .collect(),
     };
-    let Some(found) =
-        candidates.iter().find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()))
-    else {
+    let usable = |path: &PathBuf| {
+        let path = path.canonicalize().ok().filter(|path| path.is_file())?;
+        (configured.is_some() || belongs_to_us(&path)).then_some(path)
+    };
+    let Some(found) = candidates.iter().find_map(usable) else {
         let paths = joined(candidates.iter().map(|path| path.display()), ", ");
         let why = format!(
             "quota library not found (searched {paths}); set --quota-library or BAILIFF_QUOTA_LIBRARY"
@@ -277,6 +291,21 @@ fn remove_stale(directory: &Path, own: &FileName) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn library_that_others_can_change_is_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(LIBRARY);
+        fs::write(&file, "").unwrap();
+        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        for (of_directory, of_file, is_usable) in
+            [(0o755, 0o644, true), (0o1777, 0o644, false), (0o755, 0o646, false)]
+        {
+            mode(directory.path(), of_directory);
+            mode(&file, of_file);
+            assert_eq!(belongs_to_us(&file), is_usable, "{of_directory:o} {of_file:o}");
+        }
+    }
 
     #[test]
     fn quota_file_name_identifies_its_creator() {

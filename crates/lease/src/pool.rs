@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::{LeaseError, Op};
 
 /// Maximum number of GPUs, and of leases and waiting requests, of a pool that is read.
-const MOST_GPUS: usize = 1024;
+pub(crate) const MOST_GPUS: usize = 1024;
 const MOST_LEASES: usize = 16_384;
 
 /// A request for GPUs, and its holder.

@@ -14,6 +14,7 @@ use bailiff_snapshot::{
 use crate::audit::{self, Audit, Lease};
 use crate::holder::{LocalHost, inode};
 use crate::legacy::WriterEvidence;
+use crate::pool::MOST_GPUS;
 
 /// The maximum number of event names; the scripts define fewer.
 const MOST_EVENTS: usize = 64;
@@ -133,7 +134,7 @@ impl Audit {
         Held {
             lease: lease.lease.clone(),
             token: lease.number("tok").unwrap_or_default(),
-            gpus: lease.gpus().map(str::to_owned).collect(),
+            gpus: distinct(lease.gpus()),
             age_ms: self.since(lease, "granted"),
             silent_ms: self.since(lease, "renewed"),
             left_ms: left(lease.expires, self.now),
@@ -215,6 +216,12 @@ fn process(text: &str) -> Option<ProcessKey> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "times are far below 2^53")]
+/// Returns each GPU of a lease once. Of more GPUs than a pool can have, one too many is returned, so that not all are known.
+fn distinct<'a>(gpus: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    gpus.filter(|id| seen.insert(*id)).take(MOST_GPUS + 1).map(str::to_owned).collect()
+}
+
 fn left(expires: f64, now: u64) -> i64 {
     (expires - now as f64) as i64
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bailiff_snapshot::{
     About, BootId, DeviceSampler, Entry, Facts, Fault, Gap, GpuId, GpuSample, KernelLog, Kinds, LoggedXid,
     Memory, MigIds, PidNamespace, Place, ProcessId, ProcessKey, Reading, Relative, Role, Sample, Seen,
-    Source, SourceState, State, Stuck, UnknownReason, wire,
+    Snapshot, Source, SourceState, State, Stuck, UnknownReason, UserTotals, wire,
 };
 use snapshot_fixtures::sample::{self as fixtures, entry, reading, used, walk};
 
@@ -69,6 +69,27 @@ fn idle_time_grows_by_what_was_seen_idle() {
     assert_eq!(holder.byte_seconds, 30.0 * GIB as f64);
     let alice = snapshot.users["alice"];
     assert_eq!((alice.held_seconds, alice.idle_seconds, alice.unknown_seconds), (30.0, 30.0, 0.0));
+}
+
+#[test]
+fn further_users_have_no_totals_of_gpu_time() {
+    let bob = |n| {
+        let (pid, seen) = found(50, 8);
+        let Seen::Found(mut facts) = seen else { return sample(n, vec![], []) };
+        facts.user = Some("bob".into());
+        let gpu = gpu(n, vec![entry(PID, Some(GIB)), entry(50, Some(GIB))]);
+        sample(n, vec![gpu], [found(PID, 7), (pid, Seen::Found(facts))])
+    };
+    for (others, expected) in [(4094, Some(10.0)), (4095, None)] {
+        let mut snapshot = walk([idle_interval(1), idle_interval(2)]);
+        let alice = snapshot.users["alice"];
+        snapshot.users.extend((0..others).map(|n| (format!("u{n}"), alice)));
+        for n in [3, 4] {
+            snapshot = Snapshot::between(Some(&snapshot), bob(n));
+        }
+        let held = |user| snapshot.users.get(user).map(|times: &UserTotals| times.held_seconds);
+        assert_eq!((held("bob"), held("alice")), (expected, Some(30.0)), "beside {others} others");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_engine::Kind;
 use bailiff_engine::engine::{Engine, Exemptions, GateReport, Now, Question};
 use bailiff_engine::guard::RESTORED;
 use bailiff_engine::policy::{self, LoadContext, Mode};
@@ -13,7 +14,7 @@ use bailiff_engine::process::ProcessInfo;
 use bailiff_engine::process::{CommandLine, Program};
 use bailiff_engine::view::{TargetId, View};
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::{Place, ProcessKey, State, Truth, wire};
+use bailiff_snapshot::{GpuState, Place, ProcessKey, State, Truth, wire};
 use serde_json::{Value, json};
 
 const CONTEXT: LoadContext = LoadContext::accepting(Duration::ZERO);
@@ -444,4 +445,50 @@ fn own_processes_are_exempt_by_identity() {
         engine.tick(now, view).unwrap();
         assert_eq!(engine.explain(now, &Question::default()).unwrap()[0].gates[0].passes, passes);
     }
+}
+
+#[test]
+fn all_children_of_a_process_belong_to_it() {
+    const CHILDREN: u32 = 64;
+    let node = Node::of(CHILD, json!({}));
+    let mut snapshot = node.snapshot();
+    let relatives = snapshot.relatives.as_mut().unwrap();
+    let child = relatives.iter().find(|relative| relative.pid == CHILD).unwrap().clone();
+    for pid in 5000..5000 + CHILDREN - 1 {
+        // Each tenth has a child of its own instead.
+        let ppid = if pid % 10 == 9 { pid - 1 } else { HOLDER };
+        relatives.push(wire::Relative { pid, ppid, ..child.clone() });
+    }
+    let view = View::between(None, snapshot);
+    for kind in [Kind::Process, Kind::Workload] {
+        let target = view.targets.iter().find(|target| target.kind == kind).unwrap();
+        let expected = if kind == Kind::Process { CHILDREN } else { CHILDREN + 1 };
+        assert_eq!(u32::try_from(view.relatives(target).count()).unwrap(), expected, "{kind:?}");
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a search for each lease would take minutes")]
+fn very_many_leases_are_viewed_at_once() {
+    const PROCESSES: u32 = 64;
+    let mut snapshot = Node::of(CHILD, json!({})).snapshot();
+    let process = snapshot.processes[0].clone();
+    let holder = snapshot.gpus[0].holders[0].clone();
+    for pid in 6000..6000 + PROCESSES {
+        snapshot.processes.push(wire::Process { pid, ..process.clone() });
+        snapshot.gpus[0].holders.push(wire::Holder { pid, ..holder.clone() });
+    }
+    let state = serde_json::to_value(GpuState::Leased).unwrap();
+    let junk = |id: u32| json!({"id": format!("x{id}"), "state": state, "lease": "l1"});
+    let mut gpus: Vec<Value> = (0..1000).map(junk).collect();
+    gpus.push(json!({"id": "0", "uuid": "GPU-0", "state": state, "lease": "l1"}));
+    let held = |id: u32| json!({"lease": format!("l{id}"), "token": 1, "gpus": ["0", "x1", "x2"], "left_ms": 1, "alive": "true"});
+    let held: Vec<Value> = (0..16_384).map(held).collect();
+    let leases =
+        json!({"boot_ms": snapshot.boot_ms, "before_ms": 1, "gpus": gpus, "held": held, "queue": []});
+    snapshot.leases = Some(serde_json::from_value(leases).unwrap());
+    let began = std::time::Instant::now();
+    let view = View::between(None, snapshot);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(view.targets.iter().filter(|target| target.kind == Kind::Lease).count(), 16_384);
 }

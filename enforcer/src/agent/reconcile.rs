@@ -2,7 +2,7 @@
 
 mod taken;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -344,8 +344,8 @@ fn late(
     actor: &mut LeaseExecutor<'_>,
     (frees, acts): (bool, bool),
 ) -> Result<(), LeaseError> {
-    let late: Vec<&str> = pass.audit.late().map(|lease| lease.lease.as_str()).collect();
-    for (lease, life, _) in checked.iter().filter(|(lease, ..)| late.contains(&lease.lease.as_str())) {
+    let late: HashSet<&str> = pass.audit.late().map(|lease| lease.lease.as_str()).collect();
+    for (lease, life, _) in checked.iter().filter(|(lease, ..)| late.contains(lease.lease.as_str())) {
         let why = match life {
             Life::Alive if lease.is_acknowledged() => {
                 if acts {

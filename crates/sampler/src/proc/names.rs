@@ -22,11 +22,17 @@ const GROUPS_FRESH: Duration = Duration::from_mins(10);
 const MOST: usize = 1024;
 const MOST_OF_ONE: usize = 16;
 
+/// Number of uids above which the replies for those that no process of the last interval had are forgotten. Processes can
+/// have very many uids in the course of months.
+const MOST_KNOWN: usize = 4096;
+
 /// Replies from the name service so far.
 pub(crate) struct Names {
     known: HashMap<u32, Option<String>>,
     groups: HashMap<u32, Groups>,
     asked: HashSet<u32>,
+    /// Uids of this interval.
+    used: HashSet<u32>,
     questions: Arc<Questions>,
     answers: Receiver<Answer>,
     patience: Duration,
@@ -126,6 +132,7 @@ impl Names {
             known: HashMap::new(),
             groups: HashMap::new(),
             asked: HashSet::new(),
+            used: HashSet::new(),
             questions,
             answers,
             patience: PATIENCE,
@@ -135,10 +142,16 @@ impl Names {
     /// Starts a new interval with the full waiting time.
     pub(crate) fn begin(&mut self) {
         self.patience = PATIENCE;
+        if self.known.len() > MOST_KNOWN {
+            self.known.retain(|uid, _| self.used.contains(uid));
+            self.groups.retain(|uid, _| self.used.contains(uid));
+        }
+        self.used.clear();
     }
 
     /// Returns the user's name, once the name service has replied.
     pub(crate) fn of(&mut self, uid: u32) -> Option<String> {
+        self.used.insert(uid);
         self.wait(uid, |names| names.known.contains_key(&uid));
         self.known.get(&uid).cloned().flatten()
     }
@@ -213,6 +226,18 @@ fn groups_of(user: &User) -> nix::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_uids_that_no_process_has_any_more_are_forgotten() {
+        let mut names = Names::new();
+        for (known, expected) in [(MOST_KNOWN, MOST_KNOWN), (MOST_KNOWN + 1, 1)] {
+            names.known = (100_000..).take(known).map(|uid| (uid, None)).collect();
+            let _ = names.of(100_007);
+            names.begin();
+            assert_eq!(names.known.len(), expected);
+        }
+        assert!(names.known.contains_key(&100_007));
+    }
 
     #[test]
     fn uids_of_one_user_neither_delay_nor_displace_those_of_others() {

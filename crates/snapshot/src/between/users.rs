@@ -6,6 +6,9 @@ use std::time::Duration;
 use crate::snapshot::{UserTotals, user_label};
 use crate::{Gpu, Moment, Process, ProcessId, Snapshot};
 
+/// Maximum number of users with totals. Totals are never removed, and a user can have many uids.
+const MOST_USERS: usize = 4096;
+
 pub(crate) struct UserInput<'a> {
     pub(crate) at: Moment,
     pub(crate) gpus: &'a [Gpu],
@@ -23,6 +26,9 @@ pub(crate) fn totals(previous: Option<&Snapshot>, seen: &UserInput<'_>) -> BTree
     for gpu in seen.gpus {
         let Some(before) = previous.gpu(&gpu.about) else { continue };
         for (user, use_of) in seen.users_of(gpu, before, window) {
+            if totals.len() >= MOST_USERS && !totals.contains_key(&user) {
+                continue;
+            }
             let total = totals.entry(user).or_default();
             let held = use_of.held.as_secs_f64();
             total.held_seconds += held;

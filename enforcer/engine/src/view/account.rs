@@ -1,5 +1,6 @@
 //! CPU time and storage bytes that processes used between two snapshots.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::{ProcessKey, wire};
@@ -147,17 +148,18 @@ impl Window<'_> {
     /// Returns the CPU time of exited processes up to this window, which is now part of their parents' totals;
     /// `None` if a parent did not reap its child, so that the child's last CPU time is unknown.
     fn ended<'e>(&self, gone: impl Iterator<Item = &'e Entry>, local_host: &[Entry]) -> Option<f64> {
-        let mut by_parent: Vec<(u32, f64)> = Vec::new();
+        let mut by_parent: BTreeMap<u32, f64> = BTreeMap::new();
         for entry in gone {
             let used = entry.used?;
-            match by_parent.iter_mut().find(|(parent, _)| *parent == used.parent) {
-                Some((_, sum)) => *sum += used.cpu(),
-                None => by_parent.push((used.parent, used.cpu())),
-            }
+            *by_parent.entry(used.parent).or_default() += used.cpu();
         }
+        if by_parent.is_empty() {
+            return Some(0.0);
+        }
+        let by_pid: HashMap<u32, &Entry> = local_host.iter().map(|entry| (entry.key.pid, entry)).collect();
         let mut sum = 0.0;
         for (parent, ended) in by_parent {
-            let parent = local_host.iter().find(|entry| entry.key.pid == parent)?;
+            let parent = by_pid.get(&parent)?;
             let waited = parent.used?.reaped - self.before.account.used(parent.key)?.reaped;
             if waited + EPSILON < ended {
                 return None;

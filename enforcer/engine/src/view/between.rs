@@ -201,8 +201,9 @@ impl<'a> Maker<'a> {
 
     fn leases(&mut self) {
         let Some(leases) = leases::of(self.snapshot) else { return };
+        let pool = leases::Pool::of(leases, (self.snapshot, &self.holdings));
         for (place, held) in leases.held.iter().enumerate() {
-            let found = leases::Found::of(held, leases, (self.snapshot, &self.holdings));
+            let found = pool.found(held);
             let name = format!("lease:{}#{}", held.lease, held.token);
             let mut target = self.target((Kind::Lease, name), found.processes);
             target.gpus = found.gpus;
@@ -263,14 +264,15 @@ impl<'a> Maker<'a> {
         if !self.children.contains_key(&pid) {
             return found;
         }
+        let relatives = self.snapshot.relatives.as_deref().unwrap_or_default();
         let mut parents = vec![pid];
         while let Some(parent) = parents.pop() {
             for child in self.children.get(&parent).into_iter().flatten() {
                 // Cyclic parents are impossible; the limit prevents an endless loop.
-                if found.len() > self.children.len() + self.snapshot.processes.len() {
+                if found.len() > relatives.len() {
                     return found;
                 }
-                if let Some(relative) = self.snapshot.relatives.as_deref().unwrap_or_default().get(*child) {
+                if let Some(relative) = relatives.get(*child) {
                     found.push(*child);
                     parents.push(relative.pid);
                 }

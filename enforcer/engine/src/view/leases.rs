@@ -28,31 +28,45 @@ pub(super) struct Found {
     pub(super) whole: bool,
 }
 
-impl Found {
-    pub(super) fn of(
-        held: &Held,
-        leases: &Leases,
-        (snapshot, holdings): (&wire::Snapshot, &Holdings),
-    ) -> Self {
-        let of_it = |gpu: &wire::Gpu| leases.gpu(gpu).is_some_and(|gpu| held.gpus.contains(&gpu.id));
-        let gpus: Vec<usize> =
-            (0..).zip(&snapshot.gpus).filter(|(_, gpu)| of_it(gpu)).map(|(place, _)| place).collect();
-        let seen = |id: &String| {
-            let ours = |gpu: &&wire::Gpu| leases.gpu(*gpu).is_some_and(|gpu| gpu.id == *id);
-            snapshot.gpus.iter().any(|gpu| ours(&gpu))
-        };
-        let reported = |place: &usize| snapshot.gpus.get(*place).is_some_and(lists_holders);
-        let mut found = Self {
-            processes: Vec::new(),
-            whole: held.gpus.iter().all(seen) && gpus.iter().all(reported),
-            gpus,
-        };
+/// What is the same for all leases. Clients of the pool can write very many leases, with very many GPUs, so that nothing
+/// may be searched again for each.
+pub(super) struct Pool<'a> {
+    snapshot: &'a wire::Snapshot,
+    /// The pool's id of each GPU of this node.
+    ids: Vec<Option<&'a str>>,
+    /// The lease that each process on a GPU belongs to: places of the process and the GPU.
+    ties: Vec<(usize, usize, Option<Attribution<'a>>)>,
+}
+
+impl<'a> Pool<'a> {
+    pub(super) fn of(leases: &'a Leases, (snapshot, holdings): (&'a wire::Snapshot, &Holdings)) -> Self {
+        let gpus: Vec<_> = snapshot.gpus.iter().map(|gpu| leases.gpu(gpu)).collect();
+        let mut ties = Vec::new();
         for (place, process) in snapshot.processes.iter().enumerate() {
-            let on_it = holdings.of(place).iter().map(|(gpu, _)| *gpu as usize);
-            let ties = on_it.filter(|gpu| found.gpus.contains(gpu)).filter_map(|gpu| snapshot.gpus.get(gpu));
-            let belongs = ties.map(|gpu| belongs(process, gpu, (held, leases))).reduce(Truth::or);
-            match belongs {
-                Some(Truth::True) => found.processes.push(place),
+            let members = Members::of_wire(process);
+            for gpu in holdings.of(place).iter().map(|(gpu, _)| *gpu as usize) {
+                let entry = gpus.get(gpu).copied().flatten();
+                ties.push((place, gpu, members.map(|members| leases.lease_of(&members, entry))));
+            }
+        }
+        let ids = gpus.into_iter().map(|gpu| gpu.map(|gpu| gpu.id.as_str())).collect();
+        Self { snapshot, ids, ties }
+    }
+
+    /// Returns the GPUs and processes of a lease.
+    pub(super) fn found(&self, held: &Held) -> Found {
+        let is_held = |id: &Option<&str>| id.is_some_and(|id| held.gpus.iter().any(|held| held == id));
+        let gpus: Vec<usize> =
+            self.ids.iter().enumerate().filter(|(_, id)| is_held(id)).map(|(place, _)| place).collect();
+        let reported = |place: &usize| self.snapshot.gpus.get(*place).is_some_and(lists_holders);
+        let is_here = |id: &String| self.ids.contains(&Some(id.as_str()));
+        let whole = held.gpus.iter().all(is_here) && gpus.iter().all(reported);
+        let mut found = Found { processes: Vec::new(), whole, gpus };
+        let ties = self.ties.iter().filter(|(_, gpu, _)| found.gpus.contains(gpu));
+        for ties in ties.collect::<Vec<_>>().chunk_by(|(one, ..), (other, ..)| one == other) {
+            let belongs = ties.iter().map(|(.., attribution)| belongs(attribution.as_ref(), held));
+            match belongs.reduce(Truth::or) {
+                Some(Truth::True) => found.processes.extend(ties.first().map(|(place, ..)| *place)),
                 Some(Truth::Unknown) => found.whole = false,
                 Some(Truth::False) | None => {}
             }
@@ -61,9 +75,9 @@ impl Found {
     }
 }
 
-/// Returns whether a process on a GPU belongs to a lease.
-fn belongs(process: &wire::Process, gpu: &wire::Gpu, (held, leases): (&Held, &Leases)) -> Truth {
-    match Members::of_wire(process).map(|members| leases.lease_of(&members, leases.gpu(gpu))) {
+/// Returns whether a process belongs to a lease.
+fn belongs(attribution: Option<&Attribution<'_>>, held: &Held) -> Truth {
+    match attribution {
         Some(Attribution::Lease(theirs)) => (theirs.lease == held.lease).into(),
         Some(Attribution::Nothing | Attribution::Legacy(_)) => Truth::False,
         Some(Attribution::Unknown(_)) | None => Truth::Unknown,

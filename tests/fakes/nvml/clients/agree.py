@@ -18,6 +18,8 @@ import threading
 import pynvml
 
 NO_INSTANCE = 0xFFFFFFFF
+# Graphics, SM, SM occupancy, tensor, DRAM; and each unit of NVDEC, NVJPG and OFA.
+ACTIVITIES = [1, 2, 3, 5, 10, *range(30, 38), *range(40, 48), 50, 51]
 
 
 def main():
@@ -83,6 +85,8 @@ def binding_gpu(index, last_seen):
         "fields": fields(handle),
         "gpm": activity(handle, pynvml.nvmlGpmSampleGet),
         "accounting": accounting(handle),
+        "accounting_mode": answer(pynvml.nvmlDeviceGetAccountingMode, handle),
+        "xids": xids(handle),
         "rows": answer(pynvml.nvmlDeviceGetRemappedRows, handle),
         "clock_events": answer(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
         "throttle_reasons": answer(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
@@ -110,9 +114,14 @@ def binding_instance(position, gpu, handle):
         "gi": gi,
         "gpm": activity(gpu, lambda gpu, sample: pynvml.nvmlGpmMigSampleGet(gpu, gi, sample)),
         "ci": answer(pynvml.nvmlDeviceGetComputeInstanceId, handle),
-        "slices": answer(lambda: pynvml.nvmlDeviceGetAttributes_v2(handle).gpuInstanceSliceCount),
+        "attributes": attributes(handle),
         "samples": samples(handle, 0),
     }
+
+
+def attributes(handle):
+    found = answer(pynvml.nvmlDeviceGetAttributes_v2, handle)
+    return found if refused(found) else {name: getattr(found, name) for name, _ in found._fields_}
 
 
 def unit(handle):
@@ -157,7 +166,7 @@ def fields(handle):
 
 
 def activity(handle, get):
-    """Reads GPM's graphics, SM, SM occupancy, tensor and DRAM metrics between two samples, in percent."""
+    """Reads GPM's metrics between two samples, in percent. Those that the driver refuses are left out."""
     support = answer(pynvml.nvmlGpmQueryDeviceSupport, handle)
     if refused(support) or not support.isSupportedDevice:
         return None
@@ -166,25 +175,48 @@ def activity(handle, get):
     if any(refused(one) for one in found):
         return {}
     request = pynvml.c_nvmlGpmMetricsGet_t()
-    request.version, request.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 5
+    request.version, request.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(ACTIVITIES)
     request.sample1, request.sample2 = samples
-    for position, metric in enumerate([1, 2, 3, 5, 10]):
+    for position, metric in enumerate(ACTIVITIES):
         request.metrics[position].metricId = metric
     found = pynvml.nvmlGpmMetricsGet(request)
     for sample in samples:
         pynvml.nvmlGpmSampleFree(sample)
-    known = [one for one in found.metrics[:5] if one.nvmlReturn == pynvml.NVML_SUCCESS]
+    known = [one for one in found.metrics[: len(ACTIVITIES)] if one.nvmlReturn == pynvml.NVML_SUCCESS]
     return {str(one.metricId): one.value for one in known}
 
 
 def accounting(handle):
-    """Reads the peak memory of each accounted process, with the second version of the call."""
+    """Reads what is accounted of each process, with both versions of the call."""
     pids = answer(pynvml.nvmlDeviceGetAccountingPids, handle)
     if refused(pids):
         return {}
     stats = {str(pid): answer(pynvml.nvmlDeviceGetAccountingStats_v2, handle, pid) for pid in pids}
-    fields = ["pid", "isRunning", "maxMemoryUsage", "sumGpuUtil", "sumFbUtil"]
-    return {pid: [getattr(one, field) for field in fields] for pid, one in stats.items()}
+    fields = ["pid", "isRunning", "maxMemoryUsage", "sumGpuUtil", "sumFbUtil", "sampleCount", "startTime"]
+    first = {str(pid): answer(pynvml.nvmlDeviceGetAccountingStats, handle, pid) for pid in pids}
+    return {
+        pid: [first[pid].maxMemoryUsage, *(None if refused(one) else getattr(one, field) for field in fields)]
+        for pid, one in stats.items()
+    }
+
+
+def xids(handle):
+    """Returns the Xid errors that are waiting."""
+    events = answer(pynvml.nvmlEventSetCreate)
+    if refused(events):
+        return events
+    types = answer(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
+    wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventMigConfigChange
+    registered = types if refused(types) else answer(pynvml.nvmlDeviceRegisterEvents, handle, types & wanted, events)
+    found = []
+    while not refused(registered):
+        event = answer(pynvml.nvmlEventSetWait_v2, events, 100)
+        if refused(event):
+            break
+        if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+            found.append(event.eventData)
+    pynvml.nvmlEventSetFree(events)
+    return found
 
 
 def processes(function, handle):
