@@ -215,13 +215,13 @@ fn process(text: &str) -> Option<ProcessKey> {
     Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "times are far below 2^53")]
 /// Returns each GPU of a lease once. Of more GPUs than a pool can have, one too many is returned, so that not all are known.
 fn distinct<'a>(gpus: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     gpus.filter(|id| seen.insert(*id)).take(MOST_GPUS + 1).map(str::to_owned).collect()
 }
 
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "times are far below 2^53")]
 fn left(expires: f64, now: u64) -> i64 {
     (expires - now as f64) as i64
 }

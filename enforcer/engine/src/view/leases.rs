@@ -55,9 +55,9 @@ impl<'a> Pool<'a> {
 
     /// Returns the GPUs and processes of a lease.
     pub(super) fn found(&self, held: &Held) -> Found {
-        let is_held = |id: &Option<&str>| id.is_some_and(|id| held.gpus.iter().any(|held| held == id));
-        let gpus: Vec<usize> =
-            self.ids.iter().enumerate().filter(|(_, id)| is_held(id)).map(|(place, _)| place).collect();
+        let is_held = |id: &str| held.gpus.iter().any(|held| held == id);
+        let gpus = self.ids.iter().enumerate().filter(|(_, id)| id.is_some_and(is_held));
+        let gpus: Vec<usize> = gpus.map(|(place, _)| place).collect();
         let reported = |place: &usize| self.snapshot.gpus.get(*place).is_some_and(lists_holders);
         let is_here = |id: &String| self.ids.contains(&Some(id.as_str()));
         let whole = held.gpus.iter().all(is_here) && gpus.iter().all(reported);
