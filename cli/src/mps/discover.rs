@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bailiff_mps::control::{self, Question};
-use bailiff_mps::{Control, ControlError, Listener, place, reply};
+use bailiff_mps::{Control, ControlError, place, reply};
 use bailiff_proc::clock::Deadline;
 use bailiff_snapshot::{MpsStatus, Sample};
 
@@ -195,13 +195,6 @@ impl DaemonClient {
 
 fn daemon(common: &Common, node: &MpsProcesses, (pipes, gpus): (&PathBuf, usize)) -> Daemon {
     let mut daemon = unqueried(Some(pipes), node.daemon(pipes));
-    // NVIDIA's client would run in a directory that is not the daemon's, which a user could have prepared.
-    if let Some(found) = node.daemon(pipes).filter(|found| !node::is_trusted(found.uid))
-        && !Listener::of(pipes).is_ok_and(|peer| peer.is(found.pid, Some(found.uid)))
-    {
-        daemon.why = Some("the daemon does not listen in this directory".to_owned());
-        return daemon;
-    }
     let time = (common.deadline, Deadline::after(common.deadline * MAX_TIMES));
     let mut client = DaemonClient { control: common.control(pipes), time, timed_out: None };
     let servers = match client.query(Question::Servers) {

@@ -332,6 +332,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn fault_of_an_unknown_client_of_mps_is_only_possible() {
+        let fault = Finding { time: None, source: "mps", text: "a fatal GPU error".into() };
+        let known = Known { possible: vec![fault], ..Known::default() };
+        assert_eq!(text(&known), "not known\nperhaps: mps: a fatal GPU error\n");
+    }
+
+    #[test]
     fn records_of_the_kernel_that_name_a_process_are_found() {
         let oom = "4,812,9000000,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB, \
                    anon-rss:1kB, UID:1000 pgtables:48kB oom_score_adj:0";

@@ -90,7 +90,7 @@ impl Poller {
         self.turns.is_some()
     }
 
-    /// Tells the thread to end, and returns whether it has ended. It may hang in a file system.
+    /// Lets the thread end, and returns whether it has ended. It may hang in a file system.
     pub(super) fn close(&mut self) -> bool {
         self.turns = None;
         while self.reports.try_recv().is_ok() {}

@@ -369,3 +369,27 @@ fn templates_are_checked() {
         assert_eq!(message::check(template).is_ok(), is_valid, "{template}: {:?}", message::check(template));
     }
 }
+
+#[test]
+fn documentation_shows_the_default_message() {
+    let text = |text: &str| Some(text.to_owned());
+    let part = Part {
+        what: "your process (python3, pid 4711)".into(),
+        short: "will be terminated in about 10m".into(),
+        found: "it holds 40.0GiB of GPU memory; gpu_util is 0% (max 1%)".into(),
+        since: text("2026-11-27T10:43:39Z (3h)"),
+        next: "It will be terminated at about 2026-11-27T13:53:39Z".into(),
+        keep: text("Use it again, so that what was observed changes."),
+        rule: "idle".into(),
+        ..Part::default()
+    };
+    let documentation = include_str!("../../../tests/reference/head.md");
+    let variables = message::Variables::of(("gpu-07", "alice"), [&part].into_iter());
+    let subject = message::subject(None, &variables).unwrap();
+    let body = message::body(None, &variables).unwrap().replace("\r\n", "\n");
+    for shown in [format!("Subject: {subject}\n\n"), body.trim_start().to_owned()] {
+        assert!(documentation.contains(&shown), "{shown}");
+    }
+    let two = message::Variables::of(("gpu-07", "alice"), [&part, &part].into_iter());
+    assert!(documentation.contains(&format!("`{}`", message::subject(None, &two).unwrap())));
+}
