@@ -11,7 +11,7 @@ use std::fs::{Permissions, set_permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use end_to_end::home::Home;
 use end_to_end::node::Node;
@@ -92,13 +92,17 @@ fn owner_holds_a_process_and_learns_why_another_ended() {
     let last = as_user(NOBODY_UID, &node.home, &["why", "--last", "--json"]).1;
     let last: Value = serde_json::from_str(&last).unwrap();
     assert!(last["findings"][0]["text"].as_str().unwrap().starts_with("terminate released"), "{last}");
-    for pid in [&ended_pid, &held_pid] {
-        let (code, why) = as_user(OTHER_UID, &node.home, &["why", pid]);
-        assert!(code == Some(1) && why.starts_with("not known\n"), "another user: {why}");
-    }
+    others_learn_nothing(&node.home, [&ended_pid, &held_pid]);
     // The rules decide: without `hold`, the hold ends.
     node.home.write(&RULES.replace("    hold: {max: 1h}\n", ""));
     held.gone();
+}
+
+fn others_learn_nothing(home: &Home, pids: [&str; 2]) {
+    for pid in pids {
+        let (code, why) = as_user(OTHER_UID, home, &["why", pid]);
+        assert!(code == Some(1) && why.starts_with("not known\n"), "another user: {why}");
+    }
 }
 
 #[test]
@@ -162,6 +166,16 @@ while True:
         clients = []
 ";
 
+/// The process that floods the socket, which is killed with the test.
+struct Flood(Child);
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn requests_of_one_user_keep_neither_others_nor_administrators_out() {
     let node = Node::new(RULES);
@@ -169,14 +183,12 @@ fn requests_of_one_user_keep_neither_others_nor_administrators_out() {
     open(&node.home);
     let enforcer = node.home.enforcer(&[]);
     node.hold(&tenant, 0, "used: 1GiB");
-    let mut flood = Command::new("setpriv")
-        .args(["--reuid=4002", "--regid=4002", "--clear-groups", "/usr/bin/python3", "-c", FLOOD])
-        .arg(node.home.path().join("user.sock"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=4002", "--regid=4002", "--clear-groups", "/usr/bin/python3", "-c", FLOOD]);
+    command.arg(node.home.path().join("user.sock")).stdout(Stdio::piped());
+    let mut flood = Flood(command.spawn().unwrap());
     let mut line = String::new();
-    BufReader::new(flood.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(flood.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "flooded\n");
     let pid = tenant.pid().to_string();
     until("the process is in a snapshot", || {
@@ -186,6 +198,4 @@ fn requests_of_one_user_keep_neither_others_nor_administrators_out() {
     });
     enforcer.ticks(3);
     assert!(enforcer.run(&["pause"]).status.success());
-    flood.kill().unwrap();
-    flood.wait().unwrap();
 }

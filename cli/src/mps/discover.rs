@@ -213,6 +213,9 @@ fn daemon(common: &Common, node: &MpsProcesses, (pipes, gpus): (&PathBuf, usize)
         Err(why) => return Daemon { why: Some(why), ..daemon },
     };
     daemon.state = State::Answers;
+    if servers.len() > MAX_SERVERS {
+        daemon.why = Some(format!("it lists {} servers, of which {MAX_SERVERS} are shown", servers.len()));
+    }
     daemon.default_thread_percentage = client.percentage(Question::DefaultPercentage);
     // The daemon numbers the GPUs that it manages from 0.
     let count = daemon.visible.as_ref().map_or(gpus, |visible| visible.split(',').count());

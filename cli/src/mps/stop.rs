@@ -73,7 +73,7 @@ fn check_no_clients(control: &Control, servers: &BTreeSet<u32>) -> Result<(), Fa
     if servers.len() > MAX_SERVERS {
         let count = servers.len();
         return Err(Failure::busy(format!(
-            "the daemon lists {count} servers; use --force to stop it anyway"
+            "the daemon lists {count} servers, too many to check their clients; use --force to stop it anyway"
         )));
     }
     for server in servers {

@@ -90,7 +90,7 @@ pub(crate) fn hold(flags: &Hold) -> Result<ExitCode, Failure> {
     let question = json!({"command": "hold", "for_seconds": seconds, "reason": flags.reason, "which": which});
     let Answers { holds: answers, saved } = flags.socket.ask(&question)?;
     if saved == Some(false) {
-        print_message("warning: the hold is not on disk yet, and is lost if the enforcer stops before");
+        print_message("warning: the hold is not saved yet, and is lost if the enforcer stops now");
     }
     let text = if flags.json {
         serde_json::to_string(&answers).map_err(|error| Failure::unavailable(error.to_string()))? + "\n"

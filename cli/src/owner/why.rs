@@ -255,13 +255,14 @@ fn record(record: &str, pid: u32, uid: u32) -> Option<Finding> {
 fn quotas(flags: &Why) -> Findings {
     let Some(pid) = flags.pid else { return Ok(Vec::new()) };
     let directory = Path::new("/run/bailiff/quota").join(geteuid().as_raw().to_string());
-    let files =
-        match fs::symlink_metadata(&directory).and_then(|about| Ok((about, fs::read_dir(&directory)?))) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            // Any user can create a directory with this name.
-            Ok((about, _)) if about.uid() != geteuid().as_raw() => return Ok(Vec::new()),
-            files => files.map_err(|error| bailiff_lifecycle::exit::plain(&error))?.1,
-        };
+    // Any user can create a directory with this name.
+    if fs::symlink_metadata(&directory).is_ok_and(|about| about.uid() != geteuid().as_raw()) {
+        return Ok(Vec::new());
+    }
+    let files = match fs::read_dir(&directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files.map_err(|error| bailiff_lifecycle::exit::plain(&error))?,
+    };
     let ledgers =
         files.flatten().take(MOST_QUOTAS).filter_map(|file| bailiff_ledger::read(&file.path()).ok());
     let processes = ledgers.flat_map(|ledger| ledger.processes);

@@ -31,7 +31,7 @@ pub(crate) struct Report {
     pub(super) html: Option<PathBuf>,
     /// File with teams of users, in the format of /etc/group; sums for each team are added.
     ///
-    /// getent group prints the groups of a machine in this format.
+    /// getent group prints the groups of a machine in this format, without the users whose primary group it is.
     #[arg(long, value_name = "FILE")]
     pub(super) teams: Option<PathBuf>,
     /// Address of the Prometheus server, such as `http://prometheus:9090`; https is supported.

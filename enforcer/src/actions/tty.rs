@@ -64,9 +64,9 @@ fn terminals(directory: &Path, prefix: &str, uid: u32) -> Result<Vec<String>, Er
         let Ok(name) = entry.file_name().to_str() else { continue };
         let number = name.strip_prefix(prefix).unwrap_or_default();
         let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let is_free =
+        let accepts =
             || statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|about| listens(&about, uid));
-        if numbered && found.len() < MOST && is_free() {
+        if numbered && found.len() < MOST && accepts() {
             found.push(name.to_owned());
         }
     }

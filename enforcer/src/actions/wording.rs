@@ -251,13 +251,13 @@ fn ended(report: &ActionReport, kind: Kind) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bailiff_engine::policy::load;
+    use bailiff_engine::policy::{Policy, load};
     use bailiff_engine::verdict::{Asked, Evidence, Member};
     use bailiff_engine::view::TargetId;
     use bailiff_snapshot::Truth;
 
-    #[test]
-    fn notice_of_a_pick_has_the_time_since_it_was_picked() {
+    /// Returns the policy of a rule with `pick`, and a verdict of it.
+    fn of_pick() -> (Arc<Policy>, Verdict) {
         let text = "version: 1\nnotify: {owner: {tty: true}}\nrules:\n  - name: room\n    target: gpu\n    mode: enforce\n    \
             when: {vram_free: {below: 1GiB}}\n    for: {samples: 2}\n    pick: {from: {gpu_util: {max: 1%}}, idle_for: 10m}\n    \
             then: [{notify: [owner]}, {after: 40s, terminate: {}}]\n";
@@ -273,7 +273,7 @@ mod tests {
             job: None,
             members: Vec::new(),
         };
-        let mut verdict = Verdict {
+        let verdict = Verdict {
             rule: "room".into(),
             mode: Mode::Enforce,
             subject: Arc::new(subject),
@@ -281,10 +281,20 @@ mod tests {
             // Idle for an hour before the GPU was short of memory.
             evidence: Evidence { seq: 1, streak: 720, needed: 2, leaves: Vec::new() },
         };
+        (policy.into(), verdict)
+    }
+
+    #[test]
+    fn notice_of_a_pick_has_the_time_since_it_was_picked() {
+        let (policy, verdict) = of_pick();
         let coming = coming(&policy.rules[0], &verdict, Duration::from_secs(5));
         let text = next(coming.as_ref(), Mode::Enforce);
         assert_eq!(text, "; it will be terminated in about 40s, unless this changes.");
+    }
 
+    #[test]
+    fn names_and_values_add_no_lines() {
+        let (_, mut verdict) = of_pick();
         let line = "a\nRule: b";
         let member = Member {
             key: None,
@@ -306,7 +316,7 @@ mod tests {
             outcome: Truth::True,
             source: "proc".into(),
         });
-        let part = part(&verdict, (coming.as_ref(), None), (Duration::from_secs(5), Duration::ZERO));
+        let part = part(&verdict, (None, None), (Duration::from_secs(5), Duration::ZERO));
         let texts = [part.what, part.found, part.notebook.unwrap_or_default()];
         assert!(texts.iter().all(|text| text.contains("a\\nRule: b")), "{texts:?}");
     }

@@ -139,7 +139,7 @@ impl Engine {
         Some(explanations)
     }
 
-    /// Explains a target of the rule's own kind; `None` if only targets with a streak are wanted.
+    /// Explains a target of the rule's own kind; `None` if it has no streak and only those with one are wanted.
     fn explain_target(
         &self,
         evaluator: &RuleEvaluator,

@@ -1,6 +1,7 @@
 //! Holds of owners. The owner of a target can ask that a rule's destructive steps wait, if the rule has `hold`. Such a hold
 //! ends at its time or when the rule no longer permits it; it changes no streak, budget or breaker.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::Truth;
@@ -153,17 +154,17 @@ impl Engine {
         view.targets.iter().find(|target| target.id == *id).map(|target| subject::of(target, view))
     }
 
-    /// Returns the active holds of owners.
+    /// Returns the active holds of owners: the longest one for each target and rule, as long as the target exists.
     pub fn owner_holds(&self, now: Now) -> impl Iterator<Item = OwnerHoldStatus> + '_ {
-        let is_longest = move |hold: &OwnerHold, left: Duration| {
-            let longest = self.owner_hold(&hold.rule, &hold.target, now).and_then(|longest| longest.left);
-            longest == Some(left.as_secs_f64())
-        };
-        let active = move |hold: &OwnerHold| {
-            let left = self.left_of(hold, now).filter(|left| is_longest(hold, *left))?;
-            self.exists(&hold.target).then(|| hold.status(left))
-        };
-        self.owner_holds.iter().filter_map(active)
+        let mut longest: BTreeMap<(&str, &TargetId), (Duration, &OwnerHold)> = BTreeMap::new();
+        for hold in self.owner_holds.iter().filter(|hold| self.exists(&hold.target)) {
+            let Some(left) = self.left_of(hold, now) else { continue };
+            let one = longest.entry((&hold.rule, &hold.target)).or_insert((left, hold));
+            if left > one.0 {
+                *one = (left, hold);
+            }
+        }
+        longest.into_values().map(|(left, hold)| hold.status(left))
     }
 
     /// Returns whether a target is known: in the last snapshot, or only unknown there.

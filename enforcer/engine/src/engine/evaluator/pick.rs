@@ -1,5 +1,7 @@
 //! Picks one workload of a GPU at a time, and takes the rule's steps for it.
 
+use std::collections::HashSet;
+
 use bailiff_snapshot::Truth;
 
 use super::{EvalContext, RuleEvaluator};
@@ -11,6 +13,7 @@ use crate::engine::population::Absent;
 use crate::engine::program::{self, Column, ConditionTable, Gate};
 use crate::engine::progress::Progress;
 use crate::verdict::What;
+use crate::view::TargetId;
 
 /// State of one GPU in one tick.
 #[derive(Clone, Copy)]
@@ -47,11 +50,11 @@ impl RuleEvaluator {
         let outcomes = program::passed(gates.into_iter().map(|(_, column)| column));
         let workloads = view.targets.iter().zip(outcomes).enumerate();
         let workloads = workloads.filter(|(_, (target, _))| target.kind == Kind::Workload);
+        let holds = context.owner_holds.iter().filter(|hold| *hold.rule == *self.rule.name);
+        let held: HashSet<&TargetId> = holds.map(|hold| &hold.target).collect();
         let seen = workloads.filter_map(|(place, (target, outcome))| {
             let streak = picking.feed(*context.seen.get(place)?, outcome, gaps);
-            let mut holds = context.owner_holds.iter();
-            let held = holds.any(|hold| *hold.rule == *self.rule.name && hold.target == target.id);
-            Some(Candidate { place, outcome, streak, held })
+            Some(Candidate { place, outcome, streak, held: held.contains(&target.id) })
         });
         seen.collect()
     }
