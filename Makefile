@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-slurm check quota man packages packages-test golden screenshots bench fuzz soak hardware
+.PHONY: help demo test test-fast test-slurm check quota man packages packages-test test-kubernetes golden screenshots bench fuzz soak hardware
 
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 SETUP := tests/setup
@@ -24,6 +24,12 @@ test-slurm: ## tests with a real Slurm cluster, as root
 	@$(SETUP) compiler nextest slurm
 	cargo build --workspace
 	cargo nextest run --workspace -E 'test(/^slurm/)'
+
+test-kubernetes: ## tests with a real API server, which is built from Debian's source at first (10 minutes, 3 GB)
+	@$(SETUP) compiler nextest openssl
+	@tests/kube-apiserver
+	cargo build --workspace
+	cargo nextest run --workspace --run-ignored only -E 'test(/^real_api_server/)'
 
 test-fast: ## tests without root, network and browser: three minutes once built
 	@$(SETUP) compiler nextest redis

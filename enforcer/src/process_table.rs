@@ -8,7 +8,7 @@ use std::time::Duration;
 use bailiff_engine::guard;
 use bailiff_engine::process::{CommandLine, Devices, ProcessInfo, Program, Table};
 use bailiff_proc::clock::Deadline;
-use bailiff_proc::{Files, LATE, Proc, Process, ReadError, StatusReads, unless_gone};
+use bailiff_proc::{Files, LATE, NO_OWNER, Proc, Process, ReadError, StatusReads, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::text_limit::LONGEST_PATH;
 use bailiff_snapshot::{Place, ProcessKey, State, Status, is_criu};
@@ -97,7 +97,8 @@ impl Processes {
             let process = proc.process(pid)?;
             if with_program.contains(&pid) { Read::of(&process) } else { Read::of_any(&process) }
         });
-        let (mut places, mut unread, mut reads) = (Places::new(), BTreeMap::new(), StatusReads::default());
+        let (mut places, mut unread) = (Places::new(), BTreeMap::new());
+        let mut reads = StatusReads::limited_for_root();
         for (pid, read) in read.map_err(ProcessTableError::Unreadable)? {
             if read.as_ref().is_err_and(|error| *error == LATE) {
                 let read = self.proc.process(pid).and_then(|it| Read::of_status(&it, &mut reads));
@@ -117,7 +118,9 @@ impl Processes {
     pub fn person_from_status(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
         let mut reads = StatusReads::default();
         let read = self.proc.process(pid).and_then(|process| Read::of_status(&process, &mut reads));
-        Ok(known(pid, read)?.map(|read| read.person(&mut Places::new())))
+        // A name must not protect a process because its program cannot be read.
+        let unnamed = |read: Read| Read { exe_uid: Some(NO_OWNER), ..read };
+        Ok(known(pid, read)?.map(|read| unnamed(read).person(&mut Places::new())))
     }
 
     /// Returns all pids; fails if some processes are hidden.
@@ -291,7 +294,7 @@ impl Read {
 
     /// Reads what the process cannot make hang.
     fn of_status(process: &Process, reads: &mut StatusReads) -> Result<Self, ReadError> {
-        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, reads.stat(process)?);
+        let ((uid, stat), cgroup) = (reads.read(process)?, process.cgroup()?);
         let stat = stat.unwrap_or_else(|| Stat::unknown(process.pid()));
         Ok(Self { stat, uid, cgroup, exe: None, exe_uid: None })
     }

@@ -19,7 +19,7 @@ use end_to_end::leases::stdout_of;
 use end_to_end::page::Page;
 use end_to_end::procfs::{Process, Procfs};
 use end_to_end::programs;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Kubernetes versions whose schemas the manifests must match. The first is the oldest version that supports
 /// `appArmorProfile`.
@@ -142,24 +142,96 @@ fn manifest_flags_exist() {
     }
 }
 
-/// Only the component gives the exporter access to the kubelet. Its patches append to lists of the base.
-#[test]
-fn component_gives_the_exporter_the_kubelets_socket() {
+/// Returns a file of a component, parsed.
+fn of_component(file: &str) -> Value {
+    let text = read(directory().join("components").join(file));
+    serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &text))).unwrap()
+}
+
+/// Returns the DaemonSet with a component, whose patches add to the base.
+fn with_component(name: &str) -> Value {
     let mut pod = manifest("daemon-set.yaml");
-    assert!(!pod.to_string().contains("kubelet"), "the base has fewer rights");
-    let component = read(directory().join("components/allocation/kustomization.yaml"));
-    let component: Value = serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &component))).unwrap();
+    let component = of_component(&format!("{name}/kustomization.yaml"));
     let patch = component["patches"][0]["patch"].as_str().unwrap();
     let patches: Value = serde_json::from_str(&stdout_of(&python(TO_JSON, &[], patch))).unwrap();
     for patch in patches.as_array().unwrap() {
         assert_eq!(patch["op"], "add");
-        let list = patch["path"].as_str().unwrap().strip_suffix("/-").unwrap();
-        pod.pointer_mut(list).unwrap().as_array_mut().unwrap().push(patch["value"].clone());
+        let (parent, key) = patch["path"].as_str().unwrap().rsplit_once('/').unwrap();
+        let parent = pod.pointer_mut(parent).unwrap();
+        match key {
+            "-" => parent.as_array_mut().unwrap().push(patch["value"].clone()),
+            key => parent[key] = patch["value"].clone(),
+        }
     }
     for version in VERSIONS {
         let output = validated(version, &pod.to_string());
         assert!(output.status.success(), "{version}: {output:?}");
     }
+    pod
+}
+
+/// Only the component gives a container a token, and only the container of `bailiff-kubernetes`.
+#[test]
+fn component_gives_one_container_a_token() {
+    let base = manifest("daemon-set.yaml")["spec"]["template"]["spec"].clone();
+    assert!(
+        base["automountServiceAccountToken"] == false && !base.to_string().contains("Token\":{"),
+        "{base}"
+    );
+    let pod = with_component("eviction");
+    let spec = &pod["spec"]["template"]["spec"];
+    assert_eq!(spec["automountServiceAccountToken"], false);
+    let mounting = |volume: &str| -> Vec<&str> {
+        let containers = spec["containers"].as_array().unwrap().iter();
+        let has = |one: &&Value| {
+            one["volumeMounts"].as_array().unwrap().iter().any(|mount| mount["name"] == volume)
+        };
+        containers.filter(has).map(|one| one["name"].as_str().unwrap()).collect()
+    };
+    assert_eq!(mounting("token"), ["kubernetes"]);
+    assert_eq!(mounting("kubernetes"), ["enforcer", "kubernetes"]);
+    let container = spec["containers"].as_array().unwrap().last().unwrap();
+    let context = &container["securityContext"];
+    assert_eq!((&context["runAsUser"], &context["capabilities"]), (&65532.into(), &json!({"drop": ["ALL"]})));
+    let program =
+        programs::built(container["command"][0].as_str().unwrap().strip_prefix("/usr/bin/").unwrap());
+    let args: Vec<&str> =
+        container["args"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+    let help = stdout_of(&Command::new(program).args(args).arg("--help").output().unwrap());
+    for mount in container["volumeMounts"].as_array().unwrap() {
+        assert!(help.contains(mount["mountPath"].as_str().unwrap()), "a default of the program: {mount}");
+    }
+}
+
+#[test]
+fn rights_of_the_component_are_get_evict_and_event() {
+    let role = of_component("eviction/cluster-role.yaml");
+    let rule = |group: &str, resource: &str, verb: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": [verb]});
+    let expected = [
+        rule("", "pods", "get"),
+        rule("", "pods/eviction", "create"),
+        rule("events.k8s.io", "events", "create"),
+    ];
+    assert_eq!(role["rules"], json!(expected));
+    let files = ["cluster-role.yaml", "role-binding.yaml", "admission-policy.yaml"];
+    let texts: Vec<String> =
+        files.iter().map(|file| read(directory().join("components/eviction").join(file))).collect();
+    let output = validated("1.32", &texts.join("\n---\n"));
+    assert!(output.status.success(), "{output:?}");
+    let account = manifest("service-account.yaml");
+    let caller = format!(
+        "system:serviceaccount:{}:{}",
+        account["metadata"]["namespace"].as_str().unwrap(),
+        account["metadata"]["name"].as_str().unwrap()
+    );
+    assert!(texts[2].contains(&format!("'{caller}'")), "{caller}");
+}
+
+/// Only the component gives the exporter access to the kubelet.
+#[test]
+fn component_gives_the_exporter_the_kubelets_socket() {
+    assert!(!manifest("daemon-set.yaml").to_string().contains("kubelet"), "the base has fewer rights");
+    let pod = with_component("allocation");
     let spec = &pod["spec"]["template"]["spec"];
     let args = spec["containers"][0]["args"].as_array().unwrap();
     let args: Vec<&str> = args.iter().map(|word| word.as_str().unwrap()).collect();

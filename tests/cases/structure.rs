@@ -15,7 +15,7 @@ use end_to_end::programs::root;
 use serde_json::Value;
 
 /// Each crate that is shipped, and the workspace crates on which it may depend.
-const DEPENDENCIES: [(&str, &[&str]); 17] = [
+const DEPENDENCIES: [(&str, &[&str]); 18] = [
     ("bailiff-snapshot", &[]),
     ("bailiff-subprocess", &[]),
     ("bailiff-size", &[]),
@@ -30,6 +30,7 @@ const DEPENDENCIES: [(&str, &[&str]); 17] = [
     ("bailiff-sampler", &["bailiff-ledger", "bailiff-mps", "bailiff-proc", "bailiff-snapshot"]),
     ("bailiff-quota", &["bailiff-size"]),
     ("bailiff-engine", &["bailiff-size", "bailiff-snapshot"]),
+    ("bailiff-kubernetes", &["bailiff-lifecycle", "bailiff-snapshot"]),
     (
         "bailiff-exporter",
         &[

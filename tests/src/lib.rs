@@ -9,6 +9,7 @@
     reason = "tests start programs, read files and fail loudly"
 )]
 
+pub mod api_server;
 pub mod bench;
 pub mod browser;
 pub mod certificates;
@@ -24,6 +25,7 @@ pub mod hostile_redis;
 pub mod http;
 pub mod hung;
 pub mod idle_timeout;
+pub mod kube_apiserver;
 pub mod kubelet;
 pub mod leases;
 pub mod legacy;

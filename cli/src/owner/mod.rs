@@ -63,7 +63,7 @@ pub(crate) fn next_end(socket: &Path, user: Option<&str>, limit: Duration) -> Op
     let ends = coming.into_iter().filter(|step| {
         let is_theirs = user.is_none_or(|user| step.user.as_deref() == Some(user));
         let is_carried_out = step.mode == "enforce" && step.withheld.is_none() && step.held.is_none();
-        is_theirs && is_carried_out && matches!(step.step.as_str(), "terminate" | "cancel_job")
+        is_theirs && is_carried_out && matches!(step.step.as_str(), "terminate" | "cancel_job" | "evict_pod")
     });
     let due = ends.filter_map(|step| Duration::try_from_secs_f64(step.due_in?).ok());
     due.min()

@@ -306,8 +306,8 @@ fn find_descendant(lease: &Lease, owner: Option<u32>, holder: ProcessKey) -> (Li
             // The owner made the read hang. Nothing more can become known.
             Err(LATE) if life == Life::Unknown || !may_belong_to(&proc, pid, owner) => continue,
             Err(LATE) => {
-                let stat = proc.process(pid).and_then(|process| status_reads.stat(&process));
-                stat.and_then(|stat| stat.ok_or(LATE))
+                let read = proc.process(pid).and_then(|process| status_reads.read(&process));
+                read.and_then(|(_, stat)| stat.ok_or(LATE))
             }
             Err(error) => Err(error),
         };

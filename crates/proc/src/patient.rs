@@ -31,6 +31,11 @@ const SHORT: Duration = Duration::from_millis(1);
 /// Time that reads of `status` of a user's processes may take in one walk. A process with 65,536 groups, which a user with
 /// subordinate gids can have, costs 20 ms.
 const MOST_FOR_STATUS: Duration = Duration::from_millis(100);
+/// Time that reading the real uids of processes of system users may take in each [`PERIOD`]. After that, they all count for
+/// [`SYSTEM`].
+const MOST_FOR_REAL_UIDS: Duration = Duration::from_millis(200);
+/// Key of all system users except root: a user who is root in a container can have processes of all of them.
+const SYSTEM: u32 = 1;
 /// Maximum number of reads that hang, of the processes of one user, and of all users other than root. Then no further
 /// process of the user is read. Each such read has a thread and up to five descriptors, of which a process may have 1,024.
 const MOST: usize = 8;
@@ -54,6 +59,8 @@ struct AllReads {
     /// Whether a read of a process of a system user hung in this period, or such reads took [`MOST_IN_A_WALK`]. A user can
     /// cause that with a setuid program, so the processes of system users then count for their real uid.
     by_real_uid: bool,
+    /// CPU time that reading real uids took in this period.
+    real_uids: Duration,
 }
 
 /// Reads of the processes of one user.
@@ -79,7 +86,7 @@ pub fn subordinate_uids() -> SubordinateUids {
 
 /// Returns a key for the user of a uid: for a subordinate uid that of its user, as of the latest reads of processes.
 pub fn user_of(uid: u32) -> u32 {
-    lock(&HANGING).user(uid)
+    lock(&HANGING).subordinate.user(uid)
 }
 
 /// Users can change fields of their line in `/etc/passwd` (`chfn`), also to bytes that are not UTF-8.
@@ -99,7 +106,7 @@ impl AllReads {
         if self.period.is_none_or(Deadline::passed) {
             self.period = Some(Deadline::after(PERIOD));
             self.subordinate = subordinate_uids();
-            self.by_real_uid = false;
+            (self.by_real_uid, self.real_uids) = (false, Duration::ZERO);
             self.users.retain(|_, reads| {
                 reads.spent = Duration::ZERO;
                 !reads.processes.is_empty()
@@ -123,7 +130,7 @@ impl AllReads {
 
     /// Returns the key of a uid's user.
     fn user(&self, uid: u32) -> u32 {
-        self.subordinate.user(uid)
+        if (1..FIRST_USER).contains(&uid) { SYSTEM } else { self.subordinate.user(uid) }
     }
 
     /// Returns whether reads of the processes of this uid's user were slow recently.
@@ -165,38 +172,59 @@ fn charged(uid: u32, directory: impl FnOnce() -> Result<Directory, ReadError>) -
     if uid >= FIRST_USER || !lock(&HANGING).by_real_uid {
         return uid;
     }
+    if lock(&HANGING).real_uids >= MOST_FOR_REAL_UIDS {
+        return SYSTEM;
+    }
+    let began = cpu_time();
     let status = directory().and_then(|directory| directory.bytes("status"));
     let uids = status.ok().and_then(|text| Status::new(&text).uids());
+    lock(&HANGING).real_uids += cpu_time().saturating_sub(began);
     uids.and_then(|uids| uids.first().copied()).unwrap_or(uid)
 }
 
-/// Reads `status` of processes whose other reads hang, with a limit for each user.
+/// Reads `status` of processes whose other reads hang, with a limit for each user other than root.
 #[derive(Default)]
 pub struct StatusReads {
     /// CPU time so far, by the key of the user.
     spent: BTreeMap<u32, Duration>,
+    /// Whether the limit applies to root, too.
+    limits_root: bool,
 }
 
 impl StatusReads {
-    /// Returns what `status` shows of a process's `stat`; `None` if its user's processes have used up the limit.
+    /// Returns reads that are limited for root, too: users who are root in a container have processes of root.
+    pub fn limited_for_root() -> Self {
+        Self { limits_root: true, ..Self::default() }
+    }
+
+    /// Returns the owner of a process, as [`Process::owner`], and what `status` shows of its `stat`. If its user's processes have
+    /// used up the limit, it is the effective uid and `None`.
     ///
     /// # Errors
     /// If the process has exited, or `status` cannot be read.
-    pub fn stat(&mut self, process: &Process) -> Result<Option<Stat>, ReadError> {
-        let uid = process.owned()?.0;
-        if self.used_up(uid) {
-            return Ok(None);
+    pub fn read(&mut self, process: &Process) -> Result<(u32, Option<Stat>), ReadError> {
+        let effective = process.effective_uid()?;
+        if self.used_up(effective) {
+            return Ok((effective, None));
         }
         let began = cpu_time();
-        let stat = process.stat_from_status();
-        *self.spent.entry(lock(&HANGING).user(uid)).or_default() += cpu_time().saturating_sub(began);
-        stat.map(Some)
+        let read = process.status();
+        let took = cpu_time().saturating_sub(began);
+        let (real, stat) = read?;
+        // A setuid program of a user counts for the user, and for root.
+        let owner = if effective < FIRST_USER && real >= FIRST_USER { real } else { effective };
+        let users = BTreeSet::from([owner, effective].map(|uid| lock(&HANGING).user(uid)));
+        for user in users {
+            *self.spent.entry(user).or_default() += took;
+        }
+        Ok((owner, Some(stat)))
     }
 
     /// Returns whether the processes of a uid's user have used up the limit.
     pub fn used_up(&self, uid: u32) -> bool {
         let user = lock(&HANGING).user(uid);
-        user != 0 && self.spent.get(&user).is_some_and(|spent| *spent >= MOST_FOR_STATUS)
+        let has_limit = user != 0 || self.limits_root;
+        has_limit && self.spent.get(&user).is_some_and(|spent| *spent >= MOST_FOR_STATUS)
     }
 }
 
@@ -605,20 +633,53 @@ mod tests {
     /// The status of a process with 65,536 groups takes long to read. These tests run as root.
     #[test]
     fn reads_of_status_are_limited_for_each_user() {
-        let with_groups = "import os, time\nos.setgroups(range(65536))\nos.setuid(4002)\nprint(flush=True)\ntime.sleep(600)";
-        let mut child =
-            Command::new("python3").args(["-c", with_groups]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut ready = [0];
-        child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+        // Who is root in a container can have processes of any system user, and of root.
+        for (uid, mut reads, same, other) in [
+            (4002, StatusReads::default(), 4002, 4005),
+            (33, StatusReads::default(), 34, 4005),
+            (0, StatusReads::limited_for_root(), 0, 33),
+        ] {
+            let with_groups = format!(
+                "import os, time\nos.setgroups(range(65536))\nos.setuid({uid})\nprint(flush=True)\ntime.sleep(600)"
+            );
+            let mut child =
+                Command::new("python3").args(["-c", &with_groups]).stdout(Stdio::piped()).spawn().unwrap();
+            let mut ready = [0];
+            child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+            let proc = Proc::own().unwrap();
+            let process = proc.process(child.id()).unwrap();
+            let began = cpu_time();
+            let of_time = (0..1000).take_while(|_| reads.read(&process).unwrap().1.is_some()).count();
+            let took = cpu_time().saturating_sub(began);
+            let (owner, _) = reads.read(&process).unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!((1..1000).contains(&of_time) && owner == uid, "{of_time} reads of {uid}");
+            assert!(took < MOST_FOR_STATUS * 4, "{took:?}: also the owner is read only once");
+            assert!(reads.used_up(same) && !reads.used_up(other), "{uid}");
+        }
         let (proc, mut reads) = (Proc::own().unwrap(), StatusReads::default());
-        let process = proc.process(child.id()).unwrap();
-        let of_time = (0..1000).take_while(|_| reads.stat(&process).unwrap().is_some()).count();
-        let ours = reads.stat(&proc.process(std::process::id()).unwrap()).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!((1..1000).contains(&of_time), "{of_time} reads");
-        assert!(reads.used_up(4002) && !reads.used_up(0) && !reads.used_up(4005));
-        assert!(ours.is_some(), "a process of root");
+        let ours = proc.process(std::process::id()).unwrap();
+        let all = (0..10_000).all(|_| reads.read(&ours).unwrap().1.is_some());
+        assert!(all && !reads.used_up(0), "without a limit, processes of root are read");
+    }
+
+    #[test]
+    fn reading_real_uids_has_a_limit_of_time() {
+        let own = || Directory::open(Path::new("/proc/self"));
+        // Other tests of this process share the limits, so the state is local.
+        let mut all = all_reads("");
+        assert_eq!([1, 33, 999, 1000].map(|uid| all.user(uid)), [SYSTEM, SYSTEM, SYSTEM, 1000]);
+        for uid in 1..=u32::try_from(MOST).unwrap() {
+            all.add(uid, uid.into());
+        }
+        assert!(all.refuses((500, 100)), "system users share their limits");
+        assert!(!all.refuses((0, 100)) && !all.refuses((1000, 100)));
+        (lock(&HANGING).by_real_uid, lock(&HANGING).period) = (true, Some(Deadline::after(PERIOD)));
+        assert_eq!(charged(33, own), 0, "this test runs as root");
+        lock(&HANGING).real_uids = MOST_FOR_REAL_UIDS;
+        assert_eq!((charged(33, own), charged(0, own), charged(4002, own)), (SYSTEM, SYSTEM, 4002));
+        (lock(&HANGING).by_real_uid, lock(&HANGING).real_uids) = (false, Duration::ZERO);
     }
 
     #[test]

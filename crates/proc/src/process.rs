@@ -208,8 +208,16 @@ impl Process {
 
     /// Returns what `status` shows of the `stat`: all but start time (0) and CPU time. The process cannot make that hang.
     pub fn stat_from_status(&self) -> Result<Stat, ReadError> {
+        self.status().map(|(_, stat)| stat)
+    }
+
+    /// The same with the real uid.
+    pub(crate) fn status(&self) -> Result<(u32, Stat), ReadError> {
         let text = self.bytes("status")?;
-        Status::new(&text).stat(0).filter(|stat| stat.key.pid == self.pid).ok_or(ReadError::Malformed)
+        let status = Status::new(&text);
+        let stat = status.stat(0).filter(|stat| stat.key.pid == self.pid);
+        let real = status.uids().and_then(|uids| uids.first().copied());
+        real.zip(stat).ok_or(ReadError::Malformed)
     }
 
     /// Checks that this is the process that was read before; `Gone` if its pid was reused.
@@ -220,11 +228,17 @@ impl Process {
     /// Returns the effective uid, which owns `/proc/PID` even if the process is not dumpable. A setuid program that a user
     /// runs belongs to the user, who can choose its name and stop it.
     pub fn owner(&self) -> Result<u32, ReadError> {
+        let owner = self.effective_uid()?;
+        let real = if owner < FIRST_USER { self.uids().ok() } else { None };
+        Ok(real.and_then(|uids| uids.first().copied()).filter(|real| *real >= FIRST_USER).unwrap_or(owner))
+    }
+
+    /// Returns the effective uid.
+    pub(crate) fn effective_uid(&self) -> Result<u32, ReadError> {
         let owner = fstat(&**self)?.st_uid;
         // After the process has exited, the kernel reports uid 0.
         self.attributes("stat")?;
-        let real = if owner < FIRST_USER { self.uids().ok() } else { None };
-        Ok(real.and_then(|uids| uids.first().copied()).filter(|real| *real >= FIRST_USER).unwrap_or(owner))
+        Ok(owner)
     }
 
     /// Returns the real, effective, saved and filesystem uid.

@@ -23,6 +23,7 @@ pub mod lost;
 pub mod memory;
 pub mod mps;
 pub mod place;
+pub mod pod_api;
 pub mod pod_resources;
 pub mod process;
 pub mod quota;

@@ -4,6 +4,7 @@
 mod protobuf;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
@@ -52,6 +53,66 @@ impl ContainerName {
     /// Returns whether this is a container of the pod.
     pub fn is_in(&self, (namespace, pod): (&str, &str)) -> bool {
         self.namespace == namespace && self.pod == pod
+    }
+}
+
+/// Name of a pod of this node: all that the URL and the body of a request to the API server contain of it. Every part has a
+/// form that needs no escaping.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Parts")]
+pub struct PodName {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+/// The parts of a pod's name, not checked yet.
+#[derive(Deserialize)]
+struct Parts {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+impl TryFrom<Parts> for PodName {
+    type Error = &'static str;
+
+    fn try_from(parts: Parts) -> Result<Self, Self::Error> {
+        Self::new(&parts.namespace, &parts.name, &parts.uid).ok_or("not the name of a pod")
+    }
+}
+
+impl PodName {
+    /// Returns the name, unless a part of it is not valid in Kubernetes.
+    pub fn new(namespace: &str, name: &str, uid: &str) -> Option<Self> {
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte) || byte == b'-';
+        let is_uid = (1..=64).contains(&uid.len()) && uid.bytes().all(is_hex);
+        (is_label(namespace) && is_subdomain(name) && is_uid).then(|| Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+        })
+    }
+
+    /// Namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// UID.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.namespace, self.name)
     }
 }
 
@@ -231,6 +292,10 @@ pub struct PodAllocation {
     pub share: Option<f64>,
     /// Whether the container uses the GPU.
     pub state: Word<PodGpuState>,
+    /// UID of the pod; `None` if it is not known which pod of this name it is, or whether it has other GPUs as well.
+    pub pod_uid: Option<String>,
+    /// Since when the container has had no process on the GPU, in milliseconds since boot.
+    pub unused_since_ms: Option<u64>,
     /// Time in each state, in seconds of a whole GPU; `None` if the share is not known.
     #[serde(skip)]
     pub seconds: Option<StateSeconds>,
@@ -310,6 +375,33 @@ mod tests {
         for (id, expected) in cases {
             let found = DeviceId::parse(id).map(|found| (found.device, found.gpu, found.shared));
             assert_eq!(found, expected, "{id}");
+        }
+    }
+
+    #[test]
+    fn names_of_pods_need_no_escaping() {
+        let uid = "0b1c2d3e-0000-4000-8000-000000000001";
+        let pod = PodName::new("team-a", "web-0.x", uid).unwrap();
+        assert_eq!((pod.namespace(), pod.name(), pod.uid()), ("team-a", "web-0.x", uid));
+        let json = serde_json::to_string(&pod).unwrap();
+        assert_eq!(serde_json::from_str::<PodName>(&json).unwrap(), pod);
+        assert!(serde_json::from_str::<PodName>(&json.replace("web-0.x", "../secrets")).is_err());
+        let long = "a".repeat(254);
+        for (namespace, name, uid) in [
+            ("", "web", uid),
+            ("team.a", "web", uid),
+            ("team-a/../kube-system", "web", uid),
+            ("team-a", "", uid),
+            ("team-a", "web/eviction", uid),
+            ("team-a", "web?dryRun=All", uid),
+            ("team-a", "web%2f", uid),
+            ("team-a", "..", uid),
+            ("team-a", &long, uid),
+            ("team-a", "web", ""),
+            ("team-a", "web", "0b1c_2d3e"),
+            ("team-a", "web", "\"}"),
+        ] {
+            assert_eq!(PodName::new(namespace, name, uid), None, "{namespace} {name} {uid}");
         }
     }
 

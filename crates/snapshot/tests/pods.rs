@@ -416,10 +416,59 @@ fn stream_has_the_allocations_without_their_times() {
         "allocations": [{
             "container": {"namespace": "team", "pod": "a", "container": "main"}, "resource": "nvidia.com/gpu", "gpu": "0",
             "gpu_uuid": "GPU-0", "shared": false, "share": 1.0, "state": "no_process",
+            "pod_uid": format!("{UID}0"), "unused_since_ms": 10_000,
         }],
         "unallocated": [{"gpu": "0", "gpu_uuid": "GPU-0", "processes": 0}],
     });
     assert_eq!(line["pods"], expected);
     let back: bailiff_snapshot::wire::Snapshot = serde_json::from_value(line).expect("a snapshot");
     assert_eq!(back.pods.map(|pods| pods.allocations.len()), Some(1));
+}
+
+/// Returns the UID and the start of the unused time of the first allocation, in seconds.
+fn unused(pods: &PodGpus) -> Option<(&str, Option<u64>)> {
+    let allocation = pods.allocations.first()?;
+    Some((allocation.pod_uid.as_deref()?, allocation.unused_since_ms.map(|ms| ms / 1000)))
+}
+
+#[test]
+fn time_without_use_begins_with_the_first_sample_without_a_process() {
+    let answer = answer(vec![device("a", "GPU-0")]);
+    let uid = format!("{UID}0");
+    let (idle, busy) = ([process(41, "a", "1")], [(41, 90)]);
+    let without = |seq| sample(seq, vec![whole(seq, 0, &[])], &[], &answer);
+    let with = |seq| sample(seq, vec![whole(seq, 0, &busy)], &idle, &answer);
+    let since = |samples: Vec<Sample>| {
+        let pods = walk(samples).pods.expect("the kubelet answered");
+        unused(&pods).map(|(found, since)| (found == uid, since))
+    };
+    assert_eq!(since(vec![without(1), without(2), without(3)]), Some((true, Some(10))));
+    assert_eq!(since(vec![with(1), without(2), without(3)]), Some((true, Some(20))));
+    assert_eq!(since(vec![without(1), with(2), without(3)]), Some((true, Some(30))));
+    assert_eq!(since(vec![without(1), with(2)]), Some((true, None)));
+    // A process may have used it in a missed sample.
+    assert_eq!(since(vec![without(1), without(2), without(6)]), Some((true, Some(60))));
+    // The kubelet did not answer in between.
+    let unanswered = Sample { pod_resources: None, ..without(2) };
+    assert_eq!(since(vec![without(1), unanswered, without(3)]), Some((true, Some(30))));
+}
+
+#[test]
+fn pod_has_no_uid_if_it_may_be_another_or_may_have_other_gpus() {
+    let named = |pods: &PodGpus| unused(pods).is_some();
+    let of = |answer: &PodResources| named(&pods(|seq| vec![whole(seq, 0, &[])], &[], answer));
+    let plain = || answer(vec![device("a", "GPU-0")]);
+    assert!(of(&plain()));
+    // Two pods of this name run.
+    assert!(!of(&PodResources { live: Some(live(&["a", "a"])), ..plain() }));
+    // Not all processes, or not the names of all pods, could be read.
+    assert!(!of(&PodResources { live: None, ..plain() }));
+    let unnamed = LivePod { uid: "9".into(), name: None };
+    let some_unnamed = live(&["a"]).into_iter().chain([unnamed]).collect();
+    assert!(!of(&PodResources { live: Some(some_unnamed), ..plain() }));
+    // Another device may be any GPU.
+    assert!(!of(&answer(vec![device("a", "GPU-0"), device("a", "unknown")])));
+    assert!(of(&answer(vec![device("a", "GPU-0"), device("b", "unknown")])));
+    let invalid = PodList { invalid: 1, ..plain().list };
+    assert!(!of(&PodResources { list: invalid, ..plain() }));
 }

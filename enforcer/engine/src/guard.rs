@@ -319,10 +319,10 @@ pub fn identify(subject: &Subject, found: &[Found]) -> Result<Vec<String>, Refus
             }
         }
     }
-    if living == 0 && subject.job.is_some() {
-        // The job may go on without these processes.
+    if living == 0 && subject.may_have_no_process() {
+        // The job or pod may go on without these processes.
         let outcome = Outcome::Reprieved;
-        let why = "all processes of the job that held GPU memory have exited".to_owned();
+        let why = "all processes of the target that held GPU memory have exited".to_owned();
         return if holds { Err(Refusal { outcome, why }) } else { Ok(notes) };
     }
     if living == 0 {
@@ -356,11 +356,17 @@ fn same(member: &Member, key: ProcessKey, now: &Found) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks whether a group of processes may be acted upon. One exempt member exempts all.
+/// Checks whether a group of processes may be acted upon. One exempt member exempts all. All must have the same owner, if one
+/// is given.
 ///
 /// # Errors
 /// With the exempt process and the reason.
-pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limits) -> Result<(), Refusal> {
+pub fn permit(
+    owner: Option<u32>,
+    group: &[Found],
+    ourselves: &Ourselves,
+    limits: &Limits,
+) -> Result<(), Refusal> {
     if group.len() > limits.max_processes {
         let most = limits.max_processes;
         return Err(Refusal::refused(format!(
@@ -375,7 +381,7 @@ pub fn permit(owner: u32, group: &[Found], ourselves: &Ourselves, limits: &Limit
     protected.map_or(Ok(()), Err)
 }
 
-fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -> Option<String> {
+fn exempted(owner: Option<u32>, found: &Found, ourselves: &Ourselves, limits: &Limits) -> Option<String> {
     let person = &found.person;
     let key = found.key();
     if let Some(why) = ourselves.0.get(&key.pid) {
@@ -388,7 +394,7 @@ fn exempted(owner: u32, found: &Found, ourselves: &Ourselves, limits: &Limits) -
     if let Some(why) = builtin(&Traits::from(person), limits.root) {
         return Some(why.to_owned());
     }
-    if person.uid != owner {
+    if let Some(owner) = owner.filter(|owner| *owner != person.uid) {
         return Some(format!("it has uid {}, but the target has uid {owner}", person.uid));
     }
     let protect = limits.protect.as_ref()?;
@@ -466,6 +472,7 @@ mod tests {
             user: None,
             gpus: Vec::new(),
             job: None,
+            pod: None,
             members,
         }
     }
@@ -585,7 +592,7 @@ mod tests {
         let with = |change: fn(&mut ProcessInfo)| {
             let mut group = vec![found(100), found(101)];
             change(&mut group[1].person);
-            permit(1000, &group, &ours, &limits()).map_err(|refusal| refusal.why)
+            permit(Some(1000), &group, &ours, &limits()).map_err(|refusal| refusal.why)
         };
         assert_eq!(with(|_| {}), Ok(()));
         // A process whose leader waits for a core dump has the state of an idle kernel thread.
@@ -604,11 +611,11 @@ mod tests {
             assert!(with(change).unwrap_err().contains(why), "{why}");
         }
         let four: Vec<Found> = (100..104).map(found).collect();
-        assert!(permit(1000, &four, &ours, &limits()).unwrap_err().why.contains("the maximum is 3"));
+        assert!(permit(Some(1000), &four, &ours, &limits()).unwrap_err().why.contains("the maximum is 3"));
         let mut contained = found(100);
         contained.person.uid = 0;
         contained.person.place = Place::parse(&format!("0::/docker/{CONTAINER}")).into();
-        assert_eq!(permit(0, &[contained], &ours, &limits()), Ok(()), "root of a container is anybody");
+        assert_eq!(permit(Some(0), &[contained], &ours, &limits()), Ok(()), "root of a container is anybody");
     }
 
     #[test]
@@ -690,7 +697,7 @@ mod tests {
                 one
             }).collect();
             let ours = ourselves();
-            if permit(owner, &group, &ours, &limits()).is_ok() {
+            if permit(Some(owner), &group, &ours, &limits()).is_ok() {
                 prop_assert!(group.len() <= 3);
                 for one in &group {
                     let pid = one.key().pid;

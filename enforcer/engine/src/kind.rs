@@ -15,6 +15,8 @@ pub enum Kind {
     MpsServer = "mps_server",
     /// A Slurm job with a record of the prolog, with or without processes.
     SlurmJob = "slurm_job",
+    /// A pod of Kubernetes: the processes of all its containers. Also a pod with an allocated GPU and no process on it.
+    Pod = "pod",
 }
 }
 

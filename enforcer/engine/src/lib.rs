@@ -5,6 +5,7 @@
 
 pub mod attributes;
 pub mod engine;
+pub mod eviction;
 pub mod guard;
 pub mod job;
 mod kind;

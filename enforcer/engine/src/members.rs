@@ -39,6 +39,7 @@ impl Members<'_> {
                 self.offspring(table, |_, child| !self.holding.contains(&child.stat.key))
             }
             Kind::SlurmJob => self.subject.job.as_ref().map(|job| of_job(table, job)).unwrap_or_default(),
+            Kind::Pod => of_pod(table, self.subject.id.0.strip_prefix("pod:").unwrap_or_default()),
             Kind::Lease => Vec::new(),
         };
         found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
@@ -145,6 +146,11 @@ fn of_job<'a>(table: &'a Table, job: &JobRecord) -> Vec<&'a ProcessInfo> {
     table.people.values().filter(belongs).collect()
 }
 
+/// Returns the processes in all containers of a pod.
+fn of_pod<'a>(table: &'a Table, uid: &str) -> Vec<&'a ProcessInfo> {
+    table.people.values().filter(|person| person.place.pod_uid.as_deref() == Some(uid)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -227,8 +233,16 @@ mod tests {
     fn check(case: &Case<'_>) {
         let id = TargetId(case.id.into());
         let members = vec![member(case.holder)];
-        let subject =
-            Subject { id, kind: case.kind, uid: None, user: None, gpus: Vec::new(), job: None, members };
+        let subject = Subject {
+            id,
+            kind: case.kind,
+            uid: None,
+            user: None,
+            gpus: Vec::new(),
+            job: None,
+            pod: None,
+            members,
+        };
         let verified: Vec<ProcessKey> = case.verified.iter().copied().map(key).collect();
         let holding = case.holding.iter().copied().map(key).collect();
         let members = Members { subject: &subject, verified: &verified, holding: &holding };
@@ -262,6 +276,7 @@ mod tests {
             user: None,
             gpus: Vec::new(),
             job: None,
+            pod: None,
             members: vec![member(11)],
         };
         let unclear = |unknown: ProcessInfo, (id, kind): (&str, Kind), members: &[u32]| {

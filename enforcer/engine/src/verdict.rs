@@ -2,8 +2,10 @@
 //! distinguish dry run and enforce.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
+use bailiff_snapshot::pod_resources::PodName;
 use bailiff_snapshot::slurm::JobRecord;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +99,15 @@ pub enum Hold {
     /// Slurm did not respond to a `cancel_job`; it is queried again after 10 s, and then after twice the previous time, up
     /// to 5 minutes.
     NoAnswer = "no_answer",
+    /// The API server of Kubernetes did not respond to an `evict_pod`, refused it or failed; it is asked again after its
+    /// `Retry-After`, or within 10 minutes. After a refusal, this applies to the pods of the namespace.
+    KubernetesApi = "kubernetes_api",
+    /// A PodDisruptionBudget does not permit the eviction; it is tried again within 10 minutes, up to `pdb_max_wait`.
+    DisruptionBudget = "disruption_budget",
+    /// The pod's annotation asks to keep it (`kubernetes.keep_annotation`); it is read again within 10 minutes.
+    Annotation = "annotation",
+    /// The hourly budget of the pod's namespace is used up (`limits`).
+    NamespaceBudget = "namespace_budget",
     /// An earlier action against this target failed.
     Failed = "failed",
 }
@@ -116,6 +127,10 @@ impl Hold {
                 | Self::Undelivered
                 | Self::Owner
                 | Self::NoAnswer
+                | Self::KubernetesApi
+                | Self::DisruptionBudget
+                | Self::Annotation
+                | Self::NamespaceBudget
                 | Self::Failed
         )
     }
@@ -149,6 +164,12 @@ impl Hold {
             Self::Undelivered => "no channel has delivered a notification yet",
             Self::Owner => "held by its owner (bailiff hold)",
             Self::NoAnswer => "Slurm did not respond; it is queried again within 5 minutes",
+            Self::KubernetesApi => {
+                "the API server of Kubernetes did not respond or refused; it is asked again within 10 minutes"
+            }
+            Self::DisruptionBudget => "a disruption budget does not permit the eviction; it is tried again",
+            Self::Annotation => "the pod's annotation asks to keep it; it is read again within 10 minutes",
+            Self::NamespaceBudget => "the hourly budget of actions for the namespace is used up",
             Self::Failed => "an earlier action against this target failed",
         }
     }
@@ -170,14 +191,22 @@ pub struct Subject {
     /// Record of the job, for a Slurm job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<JobRecord>,
+    /// Name, for a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodName>,
     /// Its processes: those with memory first.
     pub members: Vec<Member>,
 }
 
 impl Subject {
+    /// Returns whether it is a Slurm job or a pod, which may have no process.
+    pub fn may_have_no_process(&self) -> bool {
+        self.job.is_some() || self.kind == Kind::Pod
+    }
+
     /// Returns the uid that budgets and failures are counted for: of the owner or, if there is more than one, of the first
     /// process with memory.
-    pub(crate) fn charged(&self) -> Option<u32> {
+    pub fn charged(&self) -> Option<u32> {
         self.uid.or_else(|| self.members.first()?.uid)
     }
 
@@ -277,29 +306,64 @@ pub enum Outcome {
     SpansNodes = "spans_nodes",
     /// `cancel_job`: Slurm does not show the job, but its processes are running; nothing was done.
     NotVisible = "not_visible",
-    /// `cancel_job`: slurmctld or munge did not answer; nothing was done, and it is tried again.
+    /// `cancel_job`: slurmctld or munge did not answer; `evict_pod`: the API server did not; nothing was done, and it is tried
+    /// again.
     NoAnswer = "no_answer",
     /// `cancel_job`: the enforcer's user may not cancel the job.
     NotPermitted = "not_permitted",
     /// `cancel_job`: Slurm cancelled the job, but processes still ran after Slurm's time limits.
     Completing = "completing",
-    /// `cancel_job`: it is unknown whether Slurm has cancelled, or will cancel, the job. Its state is queried before it is
-    /// tried again.
+    /// `cancel_job`: it is unknown whether Slurm has cancelled, or will cancel, the job; `evict_pod`: whether Kubernetes has
+    /// evicted the pod. Its state is queried before it is tried again.
     Unknown = "unknown",
+    /// `evict_pod`: its owner would create the pod again, or it belongs to the system; nothing was done.
+    NotEvictable = "not_evictable",
+    /// `evict_pod`: the pod's annotation asks to keep it (`kubernetes.keep_annotation`); nothing was done, and it is read again
+    /// within 10 minutes.
+    Kept = "kept",
+    /// `evict_pod`: a disruption budget does not permit the eviction; nothing was done, and it is tried again.
+    BlockedByPdb = "blocked_by_pdb",
+    /// `evict_pod`: the API server does not permit the request; nothing was done. Pods of the namespace are skipped for 10
+    /// minutes.
+    Forbidden = "forbidden",
+    /// `evict_pod`: the API server does not understand the request, or the name of the pod is not valid; nothing was done.
+    /// Pods of the namespace are skipped for 10 minutes.
+    Invalid = "invalid",
+    /// `evict_pod`: the API server failed, for example because two disruption budgets apply; it is tried again after 10
+    /// minutes.
+    ApiError = "api_error",
+    /// `evict_pod`: Kubernetes accepted the eviction, but processes still ran after the pod's own grace period.
+    NotTerminated = "not_terminated",
 }
 }
 
 impl Outcome {
     /// Returns whether the step stays due while the match lasts.
     pub const fn may_be_tried_again(self) -> bool {
-        matches!(self, Self::Cancelled | Self::Reprieved | Self::NoAnswer | Self::Unknown)
+        matches!(
+            self,
+            Self::Cancelled
+                | Self::Reprieved
+                | Self::NoAnswer
+                | Self::Unknown
+                | Self::BlockedByPdb
+                | Self::Kept
+                | Self::Forbidden
+                | Self::Invalid
+                | Self::ApiError
+        )
     }
 
     /// Returns whether it counts for the failure breaker, so that the target is not tried again.
     pub const fn failure(self) -> bool {
         matches!(
             self,
-            Self::GoneNotReleased | Self::Unkillable | Self::Failed | Self::NotPermitted | Self::Completing
+            Self::GoneNotReleased
+                | Self::Unkillable
+                | Self::Failed
+                | Self::NotPermitted
+                | Self::Completing
+                | Self::NotTerminated
         )
     }
 
@@ -310,7 +374,10 @@ impl Outcome {
 
     /// Returns whether a check before the action did not permit it.
     pub const fn refusal(self) -> bool {
-        matches!(self, Self::IdentityChanged | Self::Refused | Self::SpansNodes | Self::NotVisible)
+        matches!(
+            self,
+            Self::IdentityChanged | Self::Refused | Self::SpansNodes | Self::NotVisible | Self::NotEvictable
+        )
     }
 }
 
@@ -327,4 +394,6 @@ pub struct ActionReport {
     pub released: Option<u64>,
     /// Whether something was done: a signal sent, a program started, a lease released, a server asked to exit.
     pub acted: bool,
+    /// How long to wait before the action is tried again, if the API server of Kubernetes said so.
+    pub retry_after: Option<Duration>,
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::identity::MILLIS_PER_TICK;
+use bailiff_snapshot::pod_resources::{PodAllocation, PodName};
 use bailiff_snapshot::slurm::JobRecord;
 use bailiff_snapshot::{Allocation, Fault, Held, Leases, MpsServer, PidNamespace, wire};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ use crate::value::Value;
 
 /// Stable name of a target: `process:4100@98765` (pid and start tick), `process:4100#12` (only listed by the
 /// driver, first in snapshot 12), `workload:unit:/system.slice/nb.service`, `gpu:GPU-…`, `lease:NAME#TOKEN`,
-/// `slurm_job:7@98765` (id and start in milliseconds since boot).
+/// `slurm_job:7@98765` (id and start in milliseconds since boot), `pod:UID`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TargetId(pub Arc<str>);
@@ -57,6 +58,13 @@ pub struct Target {
     /// Whether one of its processes may hold a lost GPU, or a GPU of a Slurm job is not reported, so that the observed
     /// values are incomplete.
     pub(crate) on_lost: bool,
+}
+
+impl Target {
+    /// Returns the UID of a target that is a pod.
+    pub(crate) fn pod_uid(&self) -> Option<&str> {
+        self.id.0.strip_prefix("pod:").filter(|_| self.kind == Kind::Pod)
+    }
 }
 
 /// A lease as a target.
@@ -150,6 +158,26 @@ impl View {
     pub(crate) fn allocations<'a>(&'a self, job: &'a JobRecord) -> impl Iterator<Item = &'a Allocation> {
         let all = self.snapshot.slurm.iter().flat_map(|slurm| &slurm.allocations);
         all.filter(|allocation| allocation.job == job.job)
+    }
+
+    /// Returns the GPUs that are allocated to a pod, if the kubelet's answer contains them; none for other targets.
+    pub(crate) fn pod_allocations<'a>(
+        &'a self,
+        target: &'a Target,
+    ) -> impl Iterator<Item = &'a PodAllocation> {
+        let all = self.snapshot.pods.iter().flat_map(|pods| &pods.allocations);
+        let uid = target.pod_uid();
+        all.filter(move |allocation| uid.is_some() && allocation.pod_uid.as_deref() == uid)
+    }
+
+    /// Returns the name of a target that is a pod, if it is known.
+    pub fn pod(&self, target: &Target) -> Option<PodName> {
+        let uid = target.pod_uid()?;
+        let places = self.processes(target).filter_map(|process| Some(&process.facts.as_ref()?.place));
+        let of_places = places.filter_map(|place| Some((place.namespace.as_deref()?, place.pod.as_deref()?)));
+        let of_kubelet = self.pod_allocations(target).map(|it| &it.container);
+        let of_kubelet = of_kubelet.map(|name| (name.namespace.as_str(), name.pod.as_str()));
+        of_places.chain(of_kubelet).find_map(|(namespace, name)| PodName::new(namespace, name, uid))
     }
 
     /// Returns the time since the prolog of a Slurm job.

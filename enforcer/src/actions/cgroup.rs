@@ -195,6 +195,7 @@ mod tests {
                 user: None,
                 gpus: Vec::new(),
                 job: None,
+                pod: None,
                 members: Vec::new(),
             };
             assert_eq!(path(&subject, &unified), expected, "{name} in {unified}");

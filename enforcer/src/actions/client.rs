@@ -17,12 +17,14 @@ use bailiff_engine::guard::Refusal;
 use bailiff_engine::process::is_over;
 use bailiff_engine::verdict::Outcome;
 
-/// Time limit for all requests to MPS; a server takes about a second to terminate a client.
+/// Time limit for finding MPS processes and for all requests to MPS; a server takes about a second to terminate a client.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit for the user's own daemons together, whose failure does not prevent a signal.
 const PATIENCE_WITH_OWN: Duration = bailiff_mps::PATIENCE;
 /// Maximum number of control daemons that are queried, root's first.
 const MOST: usize = 16;
+/// Maximum number of MPS processes that are examined, of root and of the client's own user.
+const MOST_PROCESSES: usize = 64;
 
 /// Results of the MPS checks so far, by pid.
 #[derive(Debug, Default)]
@@ -80,8 +82,9 @@ impl LetGo {
             Some(Done::Nothing) => listed.contains(pid),
             Some(Done::LetGo) => false,
         });
-        let parts = if pids.is_empty() { Parts::default() } else { Parts::of(context, group) };
-        let asked = Asked::all(context, parts);
+        let until = Deadline::after(PATIENCE);
+        let parts = if pids.is_empty() { Parts::default() } else { Parts::of(context, group, until) };
+        let asked = Asked::all(context, parts, until);
         let mut notes = Vec::new();
         for pid in pids {
             let (done, note) = match stands(pid, &asked.replies, asked.unqueried.as_deref()) {
@@ -120,17 +123,27 @@ fn listed(context: &ActionContext<'_>) -> BTreeSet<u32> {
 
 impl Parts {
     /// Finds MPS daemons and servers of root and of the group's owner; others do not serve this owner.
-    fn of(context: &ActionContext<'_>, group: &Group<'_>) -> Self {
+    fn of(context: &ActionContext<'_>, group: &Group<'_>, until: Deadline) -> Self {
         let mut parts = Self::default();
         let people = group.people().filter(|person| person.stat.comm == mps::COMM);
         // A zombie answers no query, and its program is unreadable. Users can leave one of a setuid program such as `su`.
         let running = people.filter(|person| !is_over(person.stat.state) || person.stat.threads > 1);
+        let mut examined: BTreeMap<DaemonOwner, usize> = BTreeMap::new();
         for (pid, uid) in running.map(|person| (person.stat.key.pid, person.uid)) {
             let owner = match uid {
                 0 => DaemonOwner::Root,
                 uid if uid == group.owner => DaemonOwner::Own,
                 _ => continue,
             };
+            // Any user can give very many processes this name, and root in a container, too.
+            let count = examined.entry(owner).or_default();
+            *count += 1;
+            if until.passed() || *count > MOST_PROCESSES {
+                if owner == DaemonOwner::Root {
+                    parts.unqueried = Some("not all MPS processes of root were read".to_owned());
+                }
+                continue;
+            }
             // Users can rename a setuid-root process such as `su`, but not its file, so the file is checked.
             let is_other = match context.proc_table.program(pid) {
                 Ok(exe) => owner == DaemonOwner::Root && Role::of_program(&exe).is_none(),
@@ -184,8 +197,7 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn all(context: &'a ActionContext<'a>, mut parts: Parts) -> Self {
-        let until = Deadline::after(PATIENCE);
+    fn all(context: &'a ActionContext<'a>, mut parts: Parts, until: Deadline) -> Self {
         let daemons = parts.daemons(context, until);
         let ours: BTreeSet<u32> = parts.pids.into_keys().collect();
         let mut replies = Vec::new();

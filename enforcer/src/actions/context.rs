@@ -88,7 +88,7 @@ impl<'a> ActionContext<'a> {
     /// Opens pidfds of the subject's processes and verifies them.
     pub(super) fn gather(&self) -> Result<Group<'a>, Refusal> {
         match self.request.subject.kind {
-            Kind::Process | Kind::Workload | Kind::SlurmJob => {
+            Kind::Process | Kind::Workload | Kind::SlurmJob | Kind::Pod => {
                 let boundary = Boundary::open(self.settings.cgroups.as_deref(), &self.request.subject);
                 let table = match self.prepared.take() {
                     Some(before) => self.proc_table.since(before, &BTreeSet::new())?,
@@ -123,11 +123,12 @@ impl<'a> ActionContext<'a> {
 
     /// Has the privileged process check the holders, before they are signalled or their job is cancelled.
     fn authorize(&self) -> Result<(), Refusal> {
-        if !self.request.action.ends_processes() {
+        // No process of a pod is signalled, and its containers can have different users.
+        if !self.request.action.ends_processes() || self.request.subject.kind == Kind::Pod {
             return Ok(());
         }
         let holders = self.request.subject.members.iter().filter(|member| member.holds);
-        if self.request.subject.job.is_some() && holders.clone().next().is_none() {
+        if self.request.subject.may_have_no_process() && holders.clone().next().is_none() {
             return Ok(());
         }
         match privileged::authorize(

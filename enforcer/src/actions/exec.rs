@@ -55,7 +55,7 @@ fn run_with(argv: &[String], talk: &Talk<'_>, permissions: FilePermissions) -> R
 pub(super) fn run(context: &ActionContext<'_>, argv: &[String]) -> Result<ActionResult, Refusal> {
     let request = context.request;
     let group = match request.subject.kind {
-        Kind::Process | Kind::Workload | Kind::SlurmJob => Some(context.gather()?),
+        Kind::Process | Kind::Workload | Kind::SlurmJob | Kind::Pod => Some(context.gather()?),
         Kind::Gpu | Kind::Lease | Kind::MpsServer => None,
     };
     let payload = json!({

@@ -15,7 +15,7 @@ use super::inbox::{FRESH, Inbox, Task};
 use super::permit::Question;
 use super::request::ActionRequest;
 use super::terminate::Termination;
-use super::{cancel_job, exec, mps, release, signal};
+use super::{cancel_job, evict_pod, exec, mps, release, signal};
 use crate::audit::Audit;
 use crate::clock::Deadline;
 use crate::process_table::Processes;
@@ -140,6 +140,7 @@ impl Worker {
             detail: ending.detail,
             released: ending.released,
             acted: ending.acted,
+            retry_after: ending.retry_after,
         }
     }
 
@@ -193,6 +194,7 @@ impl Worker {
                 Ok(context.carry_out(|permit| Termination::new(&context, group, *grace, permit).run()))
             }
             Action::CancelJob { nodes, .. } => cancel_job::cancel(&context, *nodes),
+            Action::EvictPod { recreated, .. } => evict_pod::evict(&context, *recreated),
             Action::Signal(signal) => signal::send(&context, *signal),
             Action::ShutdownMps => mps::shut_down(&context),
             Action::Exec(program) => exec::run(&context, program),

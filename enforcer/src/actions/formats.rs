@@ -268,6 +268,7 @@ pub(crate) fn check(format: Format, template: &str) -> Result<(), String> {
             user,
             gpus: Vec::new(),
             job: None,
+            pod: None,
             members: Vec::new(),
         };
         let notice = Notice {
@@ -283,6 +284,7 @@ pub(crate) fn check(format: Format, template: &str) -> Result<(), String> {
             evidence: None,
             when: UNIX_EPOCH,
             part,
+            outcome: None,
             about: (subject.into(), Mode::DryRun),
         };
         rendered(&api(format), template, &notice)?;

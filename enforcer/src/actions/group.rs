@@ -19,6 +19,7 @@ use crate::audit::Sent;
 use crate::clock::{self, Deadline};
 use crate::privileged::SignalError;
 use crate::process_table::{OPEN_FILES, ProcessTableError, Processes};
+use bailiff_engine::Kind;
 use bailiff_engine::guard::{self, Found, Ourselves, Refusal};
 use bailiff_engine::members::Members;
 use bailiff_engine::process::{ProcessInfo, Table};
@@ -100,7 +101,9 @@ impl<'a> Group<'a> {
     /// Lets the guard check processes.
     fn permit(&self, found: &[Found], table: &Table) -> Result<(), Refusal> {
         let limits = &self.request.limits;
-        guard::permit(self.owner, found, &ourselves(table, limits.exporter), limits)
+        // The containers of a pod can have different users.
+        let owner = Some(self.owner).filter(|_| self.request.subject.kind != Kind::Pod);
+        guard::permit(owner, found, &ourselves(table, limits.exporter), limits)
     }
 
     /// Drops processes that are not members when they are read again through their pidfd.
@@ -389,6 +392,9 @@ impl<'a> Group<'a> {
 fn owner(request: &ActionRequest, found: &[Found]) -> Result<u32, Refusal> {
     if let Some(job) = &request.subject.job {
         return Ok(job.uid);
+    }
+    if request.subject.kind == Kind::Pod {
+        return Ok(request.subject.charged().unwrap_or_default());
     }
     let holders =
         request.subject.members.iter().filter(|member| member.holds).filter_map(|member| member.key);

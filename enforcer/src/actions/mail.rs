@@ -323,6 +323,7 @@ impl Waiting {
             evidence: None,
             when: UNIX_EPOCH + self.at,
             part: self.part.clone(),
+            outcome: None,
             about: (Arc::clone(subject), self.mode),
         })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bailiff_engine::policy::Mode;
-use bailiff_engine::verdict::{Evidence, Member, Subject};
+use bailiff_engine::verdict::{Evidence, Member, Outcome, Subject};
 use bailiff_lifecycle::permissions::FilePermissions;
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
@@ -110,6 +110,9 @@ pub struct Notice {
     /// Parts of the text, for templates.
     #[serde(skip)]
     pub part: Part,
+    /// Result of the action that it is about.
+    #[serde(skip)]
+    pub outcome: Option<Outcome>,
     /// Target, and mode of the rule, for the audit log.
     #[serde(skip)]
     pub about: (Arc<Subject>, Mode),

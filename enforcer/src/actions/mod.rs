@@ -7,6 +7,7 @@ mod cgroup;
 mod cgroup_kill;
 mod client;
 mod context;
+mod evict_pod;
 mod exec;
 mod executor;
 mod formats;
@@ -32,6 +33,8 @@ mod tests;
 mod tty;
 mod webhook;
 pub(crate) mod wording;
+
+use std::time::Duration;
 
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::verdict::Outcome;
@@ -60,11 +63,14 @@ pub(crate) struct ActionResult {
     pub(crate) after: After,
     /// Whether the action had an effect.
     pub(crate) acted: bool,
+    /// How long to wait before the action is tried again, if the API server of Kubernetes said so.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl ActionResult {
     pub(crate) fn new(outcome: Outcome, detail: impl Into<String>) -> Self {
-        Self { outcome, detail: detail.into(), released: None, after: After::default(), acted: false }
+        let after = After::default();
+        Self { outcome, detail: detail.into(), released: None, after, acted: false, retry_after: None }
     }
 }
 

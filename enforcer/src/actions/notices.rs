@@ -2,7 +2,7 @@
 //! queue and deadline, so that a slow channel delays neither the daemon nor other channels.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::evict_pod;
 use super::exec::run_program;
 use super::formats;
 use super::mail::Outbox;
@@ -19,6 +20,8 @@ use super::{tty, webhook};
 use crate::audit;
 use bailiff_engine::policy::Channel;
 use bailiff_engine::policy::mail::Mail;
+use bailiff_engine::verdict::Outcome;
+use bailiff_snapshot::pod_api::{EventReason, PodRequest};
 
 /// Maximum number of queued notifications per channel: about all targets, and about those of one user. Mail is never dropped
 /// in practice, because many notifications share a message.
@@ -73,7 +76,7 @@ impl Content {
     pub fn of(channel: &Channel, notice: &Notice) -> Result<Self, String> {
         let json = |value: serde_json::Result<String>| value.map_err(|error| error.to_string());
         let (subject, body) = match channel {
-            Channel::Tty => (None, cut(&notice.text).to_owned()),
+            Channel::Tty | Channel::Event(_) => (None, cut(&notice.text).to_owned()),
             Channel::Webhook(webhook) => {
                 (None, json(serde_json::to_string(&formats::content(webhook, notice)?))?)
             }
@@ -249,6 +252,23 @@ impl MailSender {
     }
 }
 
+/// Writes an Event about the target, if it is a pod.
+fn event(socket: &Path, notice: &Notice) -> Result<(), String> {
+    let pod = notice.about.0.pod.clone().ok_or("the target is not a pod, or its name is not known")?;
+    let reason = match notice.outcome {
+        None => EventReason::GpuIdle,
+        Some(Outcome::Released | Outcome::Undetermined) => EventReason::EvictedByRule,
+        Some(_) => EventReason::EvictionFailed,
+    };
+    let note = format!("{}: {}", notice.node, cut(&notice.text));
+    let answer = evict_pod::ask(socket, &PodRequest::Event { pod, reason, note })?;
+    match answer.status {
+        Some(201) => Ok(()),
+        Some(status) => Err(format!("the API server answered {status}: {}", answer.message)),
+        None => Err(answer.message),
+    }
+}
+
 impl State {
     fn notify(&self, notice: &Notice, channel: &Channel) -> Result<(), String> {
         let body = || audit::ascii(notice).map_err(|error| error.to_string());
@@ -265,6 +285,7 @@ impl State {
             }
             // Sent by an outbox.
             Channel::Mail(_) => Ok(()),
+            Channel::Event(socket) => event(socket, notice),
             Channel::Exec(argv) => {
                 run_program(argv, &body()?, (self.settings.program, self.settings.permissions))
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::audit::{After, Record};
 use bailiff_engine::guard::{Limits, OnHold, Root};
-use bailiff_engine::policy::{Action, Leases, Mode, Policy, Slurm};
+use bailiff_engine::policy::{Action, Kubernetes, Leases, Mode, Policy, Slurm};
 use bailiff_engine::verdict::{Evidence, Subject, Verdict, What};
 
 /// Request of an action.
@@ -31,6 +31,8 @@ pub struct ActionRequest {
     pub leases: Option<Arc<Leases>>,
     /// Where Slurm is.
     pub slurm: Arc<Slurm>,
+    /// How the API server of Kubernetes is asked.
+    pub kubernetes: Option<Arc<Kubernetes>>,
     /// Latest start, as time since boot; later, the confirmation of the verdict is outdated.
     pub until: Option<Duration>,
 }
@@ -58,6 +60,7 @@ impl ActionRequest {
             },
             leases: policy.leases.clone(),
             slurm: Arc::clone(&policy.slurm),
+            kubernetes: policy.kubernetes.clone(),
             until: None,
         })
     }

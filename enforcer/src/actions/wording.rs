@@ -41,7 +41,8 @@ pub(crate) fn of_result(
         next: sentence(&words),
         ..part(verdict, (None, None), (Duration::ZERO, wall))
     };
-    Some(notice(verdict, ("terminate", text, part), (node, wall)))
+    let notice = notice(verdict, ("terminate", text, part), (node, wall));
+    Some(Notice { outcome: Some(report.outcome), ..notice })
 }
 
 fn notice(
@@ -63,6 +64,7 @@ fn notice(
         evidence: Some(verdict.evidence.clone()),
         when: UNIX_EPOCH + wall,
         part,
+        outcome: None,
         about: (Arc::clone(subject), verdict.mode),
     }
 }
@@ -97,9 +99,11 @@ fn named_with(subject: &Subject, more: &str) -> String {
         Kind::Lease => "your lease",
         Kind::MpsServer => "the MPS server",
         Kind::SlurmJob => "your job",
+        Kind::Pod => "your pod",
     };
     let job = subject.job.as_ref().map(|job| format!(" {}", job.job)).unwrap_or_default();
-    format!("{what}{job}{comm}")
+    let pod = subject.pod.as_ref().map(|pod| format!(" {pod}")).unwrap_or_default();
+    format!("{what}{job}{pod}{comm}")
 }
 
 /// Returns a phrase about the subject's GPU memory; empty if a part of it is unknown.
@@ -146,6 +150,7 @@ fn coming(rule: &Rule, verdict: &Verdict, interval: Duration) -> Option<(String,
         Action::Terminate { .. } => "it will be terminated".to_owned(),
         Action::CancelJob { .. } if rule.target == Kind::SlurmJob => "it will be cancelled".to_owned(),
         Action::CancelJob { .. } => "its Slurm job will be cancelled".to_owned(),
+        Action::EvictPod { .. } => "it will be evicted".to_owned(),
         Action::Signal(signal) => format!("it will be sent {}", signal.name),
         Action::ReleaseLease => "it will be released".to_owned(),
         Action::ShutdownMps => "it will be shut down".to_owned(),
@@ -237,12 +242,14 @@ fn sentence(phrase: &str) -> String {
 fn ended(report: &ActionReport, kind: Kind) -> Option<String> {
     Some(match report.outcome {
         Outcome::Released if kind == Kind::SlurmJob => "was cancelled".to_owned(),
+        Outcome::Released if kind == Kind::Pod => "was evicted".to_owned(),
         Outcome::Released => match report.released.map(memory) {
             Some(memory) => format!("was terminated; {memory} of GPU memory was released"),
             None => "was terminated, and its memory was released".to_owned(),
         },
         Outcome::GoneNotReleased => "was terminated, but its memory was not released".to_owned(),
         Outcome::Undetermined => "was terminated".to_owned(),
+        Outcome::NotTerminated => "was evicted, but its processes still run".to_owned(),
         Outcome::Unkillable => "could not be terminated".to_owned(),
         _ => return None,
     })
@@ -271,6 +278,7 @@ mod tests {
             user: None,
             gpus: Vec::new(),
             job: None,
+            pod: None,
             members: Vec::new(),
         };
         let verdict = Verdict {

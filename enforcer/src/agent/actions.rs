@@ -163,6 +163,7 @@ fn of_lease(lease: &Lease) -> Subject {
         user: lease.get("user").map(str::to_owned),
         gpus: lease.gpus().map(str::to_owned).collect(),
         job: None,
+        pod: None,
         members: holder.into_iter().collect(),
     }
 }
@@ -177,6 +178,7 @@ fn of_gpu(gpu: &Gpu) -> Subject {
         user: None,
         gpus: gpu.uuid.iter().cloned().collect(),
         job: None,
+        pod: None,
         members: Vec::new(),
     }
 }

@@ -58,5 +58,12 @@ fn done(id: u64, mode: Mode, action: &Action) -> ActionReport {
         (Mode::Enforce, Action::Terminate { .. }) => Outcome::Released,
         (Mode::Enforce, _) => Outcome::Done,
     };
-    ActionReport { id, outcome, detail: String::new(), released: None, acted: mode == Mode::Enforce }
+    ActionReport {
+        id,
+        outcome,
+        detail: String::new(),
+        released: None,
+        acted: mode == Mode::Enforce,
+        retry_after: None,
+    }
 }

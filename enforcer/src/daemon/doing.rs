@@ -89,6 +89,7 @@ impl Daemon {
             detail: detail.to_owned(),
             released: None,
             acted: false,
+            retry_after: None,
         };
         let policy = Arc::clone(self.engine.policy());
         let Some(mut request) = ActionRequest::of(verdict, &policy) else { return };

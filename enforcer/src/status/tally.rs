@@ -61,7 +61,7 @@ impl Counters {
         Some(self.users.entry(user.to_owned()).or_default())
     }
 
-    /// A `terminate` or `cancel_job` of an enforcing rule also counts as a kill.
+    /// A `terminate`, `cancel_job` or `evict_pod` of an enforcing rule also counts as a kill.
     fn add(&mut self, rule: &str, (step, mode): (&str, Mode), (result, count): (Outcome, u64)) {
         if is_kill(step, mode) {
             self.kills.add(Kill { rule: rule.to_owned(), result }, count);
@@ -72,14 +72,14 @@ impl Counters {
 
 /// Returns whether a step counts as a kill.
 pub fn is_kill(step: &str, mode: Mode) -> bool {
-    matches!(step, "terminate" | "cancel_job") && mode == Mode::Enforce
+    matches!(step, "terminate" | "cancel_job" | "evict_pod") && mode == Mode::Enforce
 }
 
 /// Returns whether a step can have this result.
 fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
     let reports_only = matches!(step, "flag" | "notify");
-    let cancels = step == "cancel_job";
-    let ends = cancels || step == "terminate";
+    let (cancels, evicts) = (step == "cancel_job", step == "evict_pod");
+    let ends = cancels || evicts || step == "terminate";
     let frees = ends || step == "release_lease";
     let acts = mode == Mode::Enforce;
     match result {
@@ -88,8 +88,14 @@ fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
         Outcome::Released | Outcome::Undetermined => acts && frees,
         Outcome::GoneNotReleased => acts && ends,
         Outcome::Unkillable => acts && step == "terminate",
-        Outcome::SpansNodes | Outcome::NotVisible | Outcome::NoAnswer => cancels,
-        Outcome::NotPermitted | Outcome::Completing | Outcome::Unknown => acts && cancels,
+        Outcome::SpansNodes | Outcome::NotVisible => cancels,
+        Outcome::NoAnswer => cancels || evicts,
+        Outcome::NotPermitted | Outcome::Completing => acts && cancels,
+        Outcome::Unknown => acts && (cancels || evicts),
+        Outcome::NotEvictable | Outcome::Kept | Outcome::Forbidden | Outcome::Invalid | Outcome::ApiError => {
+            evicts
+        }
+        Outcome::BlockedByPdb | Outcome::NotTerminated => acts && evicts,
         Outcome::IdentityChanged
         | Outcome::Refused
         | Outcome::Gone

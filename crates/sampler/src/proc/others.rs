@@ -209,10 +209,13 @@ impl Others {
         process: &Process,
         reads: &mut StatusReads,
     ) -> Result<(Other, bool), ReadError> {
-        let (stat, uid) = (reads.stat(process)?, process.owner().ok());
+        let (uid, stat) = reads.read(process)?;
         let has_parent = stat.is_some();
         let stat = stat.unwrap_or_else(|| Stat::unknown(process.pid()));
-        Ok((Other { stat, uid, cgroup: cgroup(&mut self.cgroups, &process.cgroup()?) }, has_parent))
+        Ok((
+            Other { stat, uid: Some(uid), cgroup: cgroup(&mut self.cgroups, &process.cgroup()?) },
+            has_parent,
+        ))
     }
 
     /// Returns the processes of this interval with the `comm` of an MPS program, and their owners, as far as known.

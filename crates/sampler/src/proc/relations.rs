@@ -64,6 +64,8 @@ pub(crate) struct Relations {
     /// Processes that were not read in time, and whether each holds GPU memory. Their start time in `table` is that of an
     /// ancestor.
     unread: BTreeMap<u32, bool>,
+    /// Pods of these.
+    unread_pods: HashSet<String>,
     /// Reads of the `status` of these.
     status_reads: StatusReads,
 }
@@ -100,6 +102,7 @@ impl Relations {
             mps: settings.mps,
             walked: false,
             unread: BTreeMap::new(),
+            unread_pods: HashSet::new(),
             status_reads: StatusReads::default(),
             others: Others::new(ticks_per_second),
             table: HashMap::new(),
@@ -117,6 +120,7 @@ impl Relations {
         self.found.clear();
         self.pods.clear();
         self.unread.clear();
+        self.unread_pods.clear();
         self.walked = false;
         self.others.begin();
     }
@@ -172,7 +176,8 @@ impl Relations {
         let unclear = self.unclear();
         self.mark_unread_relatives(&unclear, seen);
         self.mark_orphans(seen);
-        self.relatives(proc, unclear, time).map(Some)
+        let pods = seen.values().filter_map(Seen::found).filter_map(|facts| facts.place.pod_uid.as_deref());
+        self.relatives(proc, (unclear, &pods.collect()), time).map(Some)
     }
 
     /// Returns the non-holders with the `comm` of an MPS program, and their owners, as far as known.
@@ -252,6 +257,7 @@ impl Relations {
         for (pid, ((other, has_parent), is_holder)) in found {
             let Other { mut stat, uid, cgroup } = other;
             self.enter_pod(&cgroup.place);
+            self.unread_pods.extend(cgroup.place.pod_uid.clone());
             let (start_ticks, depth) = starts.get(&pid).copied().unwrap_or_default();
             stat.key.start_ticks = start_ticks;
             let node = Node::new(&stat, uid, cgroup.home.clone());
@@ -286,8 +292,20 @@ impl Relations {
         below
     }
 
-    /// Marks holders whose workload contains, or may contain, such a process, or from which such a process descends.
+    /// Returns the pods that contain, or may contain, such a process.
+    fn pods_of(&self, unclear: &HashSet<u32>, seen: &BTreeMap<u32, Seen>) -> HashSet<String> {
+        // A process without a known pod may belong to that of its parent.
+        let entries = unclear.iter().filter_map(|pid| self.table.get(pid));
+        let pids: HashSet<u32> = entries.flat_map(|entry| [entry.node.key.pid, entry.node.ppid]).collect();
+        let others = self.found.iter().filter(|other| pids.contains(&other.stat.key.pid));
+        let holders = seen.iter().filter(|(pid, _)| pids.contains(pid)).filter_map(|(_, seen)| seen.found());
+        let places = others.map(|other| &*other.cgroup.place).chain(holders.map(|facts| &facts.place));
+        places.filter_map(|place| place.pod_uid.clone()).chain(self.unread_pods.iter().cloned()).collect()
+    }
+
+    /// Marks holders whose workload or pod contains, or may contain, such a process, or from which such a process descends.
     fn mark_unread_relatives(&self, unclear: &HashSet<u32>, seen: &mut BTreeMap<u32, Seen>) {
+        let pods = self.pods_of(unclear, seen);
         let entries = unclear.iter().filter_map(|pid| self.table.get(pid));
         // A process without a known workload may belong to that of its parent.
         let parent = |entry: &Entry| self.table.get(&entry.node.ppid)?.workload.as_ref();
@@ -305,7 +323,8 @@ impl Relations {
             let in_workload = facts.workload.as_ref().is_some_and(|workload| workloads.contains(workload));
             // If a process of the same user was not read at all, it can be a relative.
             let is_unknown = facts.uid.is_some_and(|uid| self.status_reads.used_up(uid));
-            facts.unread_relatives = in_workload || line.contains(&facts.key.pid) || is_unknown;
+            let in_pod = facts.place.pod_uid.as_ref().is_some_and(|uid| pods.contains(uid));
+            facts.unread_relatives = in_workload || in_pod || line.contains(&facts.key.pid) || is_unknown;
         }
     }
 
@@ -436,8 +455,13 @@ impl Relations {
         false
     }
 
-    /// Returns the processes without GPU memory that belong to a holder's workload or descend from a holder.
-    fn relatives(&mut self, proc: &Proc, unclear: HashSet<u32>, time: Time) -> Result<Vec<Relative>, Gap> {
+    /// Returns the processes without GPU memory that belong to a holder's workload or pod, or descend from a holder.
+    fn relatives(
+        &mut self,
+        proc: &Proc,
+        (unclear, pods): (HashSet<u32>, &HashSet<&str>),
+        time: Time,
+    ) -> Result<Vec<Relative>, Gap> {
         let holders = self.table.values().filter(|entry| entry.is_holder);
         let held: HashSet<&Workload> = holders.filter_map(|entry| entry.workload.as_ref()).collect();
         let mut relatives = Vec::new();
@@ -455,7 +479,8 @@ impl Relations {
                 (None, Some(true) | None) if below_unclear.contains(&other.stat.key.pid) => continue,
                 _ => return Err(Gap::Unreadable),
             };
-            if below || held.contains(workload) {
+            let in_pod = other.cgroup.place.pod_uid.as_deref().is_some_and(|uid| pods.contains(uid));
+            if below || in_pod || held.contains(workload) {
                 let late = other.stat.state == State::Zombie && time.climb_until.passed();
                 let state = if late { State::Unknown } else { threads::state(proc, &other.stat) };
                 let program = match self.others.program(&other.stat, time.now) {

@@ -24,6 +24,7 @@ pub(crate) fn join(sample: &PodResources, now: &Snapshot, previous: Option<&Snap
         allocated.values().map(|allocated| join.allocation(allocated)).collect();
     for allocation in &mut allocations {
         allocation.seconds = seconds((allocation, &before), now, previous);
+        allocation.unused_since_ms = unused_since(allocation, now, previous);
     }
     let unallocated = join.unallocated(&allocated);
     let count = |(reason, count): (&Unattributed, &u64)| (reason.name().to_owned(), *count);
@@ -64,12 +65,30 @@ fn seconds(
     let mut seconds = previous.pod_seconds.get(&key).cloned().unwrap_or_else(zero);
     if before.contains(&key) {
         let window = now.at.boot.saturating_sub(previous.at.boot);
-        // A longer window means that samples were missed.
-        let no_gap = window <= now.interval * 2 + now.took;
-        let state = allocation.state.known().filter(|_| no_gap).unwrap_or(PodGpuState::Unknown);
+        let known = allocation.state.known().filter(|_| no_gap(previous, now));
+        let state = known.unwrap_or(PodGpuState::Unknown);
         *seconds.entry(state).or_default() += window.as_secs_f64() * share;
     }
     Some(seconds)
+}
+
+/// Returns since when the container has had no process on the GPU, in milliseconds since boot: since the first of the
+/// snapshots without a gap in which it had none.
+fn unused_since(allocation: &PodAllocation, now: &Snapshot, previous: Option<&Snapshot>) -> Option<u64> {
+    let (key, pod) = (allocation.key()?, allocation.pod_uid.as_ref()?);
+    if allocation.state != PodGpuState::NoProcess {
+        return None;
+    }
+    let is_same =
+        |before: &&PodAllocation| before.key().as_ref() == Some(&key) && before.pod_uid.as_ref() == Some(pod);
+    let before = previous.filter(|previous| no_gap(previous, now)).and_then(|it| it.pods.as_ref());
+    let before = before.and_then(|pods| pods.allocations.iter().find(is_same)?.unused_since_ms);
+    Some(before.unwrap_or_else(|| crate::millis(now.at.boot)))
+}
+
+/// Returns whether no sample was missed between two snapshots.
+fn no_gap(previous: &Snapshot, now: &Snapshot) -> bool {
+    now.at.boot.saturating_sub(previous.at.boot) <= now.interval * 2 + now.took
 }
 
 /// Ids of a container that name the same GPU.
@@ -219,8 +238,22 @@ impl<'a> Join<'a> {
             shared: allocated.shared,
             share: allocated.share,
             state: Word::Known(self.state(allocated)),
+            pod_uid: self.uid(allocated),
+            unused_since_ms: None,
             seconds: None,
         }
+    }
+
+    /// Returns the UID of the pod that has the GPU, if there is only one of this name, and none of its devices is unknown.
+    fn uid(&self, allocated: &Allocated<'a>) -> Option<String> {
+        let pod = pod_of(&allocated.device.container);
+        let has_unknown = self.sample.list.invalid > 0 || self.with_unknown_devices.contains(&pod);
+        if allocated.is_ambiguous || has_unknown || !self.all_named {
+            return None;
+        }
+        let is_named = |(namespace, name): &(String, String)| (namespace.as_str(), name.as_str()) == pod;
+        let mut live = self.sample.live.iter().flatten();
+        live.find(|pod| pod.name.as_ref().is_some_and(is_named)).map(|pod| pod.uid.clone())
     }
 
     fn state(&self, allocated: &Allocated<'a>) -> PodGpuState {

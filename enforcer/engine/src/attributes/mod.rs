@@ -10,6 +10,7 @@ use crate::view::{Target, View};
 mod gpu;
 mod lease;
 mod mps;
+mod pod;
 mod process;
 mod slurm_job;
 
@@ -64,31 +65,31 @@ macro_rules! attributes {
 }
 
 attributes! {
-"gpu_util" [Process Workload Gpu MpsServer SlurmJob] Unit::Percent, "nvml", process::gpu_util,
+"gpu_util" [Process Workload Gpu MpsServer SlurmJob Pod] Unit::Percent, "nvml", process::gpu_util,
     "GPU utilization by the target: the busiest engine on its busiest GPU. For `target: gpu`, the utilization of the GPU. For `target: slurm_job`, 0 if the job has no process on any GPU; unknown if no GPU is allocated to it, or if the state of one is unknown. Unknown if one of its GPUs was not observed or is lost, unless another GPU is busy enough to decide the comparison.";
-"vram" [Process Workload] Unit::Bytes, "nvml", process::vram,
+"vram" [Process Workload Pod] Unit::Bytes, "nvml", process::vram,
     "GPU memory that the target holds, summed over its GPUs. Unknown if the driver does not report it for one GPU, unless the memory on the others decides the comparison.";
-"vram_share" [Process Workload] Unit::Percent, "nvml", process::vram_share,
+"vram_share" [Process Workload Pod] Unit::Percent, "nvml", process::vram_share,
     "Share of a GPU's memory that the target holds, on the GPU where this share is largest.";
-"cpu_util" [Process Workload] Unit::Percent, "proc", |target, _| target.cpu,
-    "CPU utilization of the process and its descendants without GPU memory; for a workload, of all its processes. 100% is one core. Unknown in the first sample of a process.";
-"io_rate" [Process Workload] Unit::BytesPerSecond, "proc", |target, _| target.io,
+"cpu_util" [Process Workload Pod] Unit::Percent, "proc", |target, _| target.cpu,
+    "CPU utilization of the process and its descendants without GPU memory; for a workload, of all its processes. 100% is one core. For a pod, of the processes in all its containers; unknown if it holds no GPU memory. Unknown in the first sample of a process.";
+"io_rate" [Process Workload Pod] Unit::BytesPerSecond, "proc", |target, _| target.io,
     "Bytes per second read from and written to storage. Unknown without the permission to read it (CAP_SYS_PTRACE).";
-"age" [Process Workload Lease MpsServer SlurmJob] Unit::Duration, "proc", process::age,
-    "Time since the process started; for a workload, since its oldest process started; for a lease, since it was granted; for a Slurm job, since its prolog ran.";
-"state" [Process Workload] Unit::Words(State::NAMES), "proc", process::state,
+"age" [Process Workload Lease MpsServer SlurmJob Pod] Unit::Duration, "proc", process::age,
+    "Time since the process started; for a workload, since its oldest process started; for a lease, since it was granted; for a Slurm job, since its prolog ran; for a pod, since its oldest process with GPU memory started, or at least the time for which it has not used its GPUs.";
+"state" [Process Workload Pod] Unit::Words(State::NAMES), "proc", process::state,
     "State of the process; for a workload, of any of its processes. disk_sleep (synonym: D): uninterruptible sleep, in which signals have no effect; stopped: by a signal; frozen: the cgroup is frozen (docker pause); zombie_leader: the thread-group leader exited, other threads are running and hold memory.";
 "orphaned" [Process Workload] Unit::Flag, "proc", process::orphaned,
     "The login session, job or container of the process has ended: its cgroup contains no other process. For a workload, this must be true of all its processes with GPU memory. Unknown for a daemon that forked twice while its login session or container is running.";
-"restored" [Process Workload] Unit::Flag, "proc", process::restored,
+"restored" [Process Workload Pod] Unit::Flag, "proc", process::restored,
     "CRIU restored a process of the target: CRIU was its ancestor in a snapshot. Never false, because a process can have been restored unnoticed. Such a target is exempt from every step, because ending a restored process can hang the driver.";
 "listed_but_gone" [Process Workload] Unit::Flag, "nvml, proc", process::listed_but_gone,
     "The driver lists the pid as a holder of memory, but there is no such process. The target can be flagged, but not signalled.";
 "gpu_count" [Process Workload] Unit::Count, "nvml", process::gpu_count,
     "Number of GPUs and MIG instances on which the target holds memory.";
-"context" [Process Workload] Unit::Words(process::CONTEXTS), "nvml", process::context,
+"context" [Process Workload Pod] Unit::Words(process::CONTEXTS), "nvml", process::context,
     "Type of its GPU contexts; matches if the target has such a context on any GPU.";
-"xid" [Process Workload] Unit::Words(process::XIDS), "kernel log", process::xid,
+"xid" [Process Workload Pod] Unit::Words(process::XIDS), "kernel log", process::xid,
     "Xid error of the target on a GPU that it uses, according to the kernel log; matches if there was such an error since the exporter started. Only numbers of errors that an application can cause, and 45. Unknown if none was attributed: records can be lost, and most lines name no process. Needs an exporter with --kernel-log.";
 "has_lease" [Process Workload] Unit::Flag, "leases", process::has_lease,
     "The target holds a lease on all GPUs that it uses. Unknown while the lease server does not respond.";
@@ -144,8 +145,11 @@ attributes! {
     "The larger of two numbers: MPS clients of any user that the driver lists on the server's GPUs, and the server's clients in the control daemon's last response. Unknown if the driver returned no process list.";
 "mps_status" [MpsServer] Unit::Words(MpsStatus::NAMES), "mps", mps::mps_status,
     "Status of the server in the control daemon's last response. In status fault, it accepts no new client until all clients affected by a fatal fault have exited. Unknown if the daemon does not report it (drivers up to 535).";
-"allocated_gpus" [SlurmJob] Unit::Count, "slurm", slurm_job::allocated_gpus,
-    "GPUs that Slurm has allocated to the job on this node. Unknown if the prolog could not determine them.";
+"allocated_gpus" [SlurmJob Pod] Unit::Count, "slurm, kubelet",
+    |target, view| if target.kind == Kind::Pod { pod::allocated_gpus(target, view) } else { slurm_job::allocated_gpus(target, view) },
+    "GPUs that Slurm or the kubelet has allocated to the target on this node. Unknown if the prolog could not determine those of a job; for a pod, without an exporter with --pod-resources, if it has a device that is not a known GPU, or if it has none.";
+"allocation_unused_for" [Pod] Unit::Duration, "kubelet, nvml", pod::allocation_unused_for,
+    "Time for which the pod has had no process on any of the GPUs that are allocated to it, since the exporter started; 0 if it has one on any of them. Unknown if the kubelet did not answer, if no GPU is allocated to the pod, or if it is unknown whether it uses one.";
 "never_used_gpus" [SlurmJob] Unit::Count, "slurm, nvml", slurm_job::never_used_gpus,
     "Allocated GPUs on which no process of the job was observed in any sample since its prolog. Unknown if it has none, or if the state of one is unknown.";
 "used_gpus" [SlurmJob] Unit::Count, "slurm, nvml", slurm_job::used_gpus,

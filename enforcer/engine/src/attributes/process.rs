@@ -1,6 +1,6 @@
 //! Attributes of processes and workloads; `age` also of leases and MPS servers.
 
-use super::{seconds, slurm_job};
+use super::{pod, seconds, slurm_job};
 use crate::Kind;
 use crate::value::Value;
 use crate::view::{Target, View, joined};
@@ -42,6 +42,12 @@ pub(super) fn age(target: &Target, view: &View) -> Value {
     }
     if let Some(job) = view.job(target) {
         return Value::Number(view.age_of_job(job).as_secs_f64());
+    }
+    if target.kind == Kind::Pod && target.processes.is_empty() {
+        return match pod::allocation_unused_for(target, view) {
+            Value::Number(unused) => Value::AtLeast(unused),
+            unknown => unknown,
+        };
     }
     let ages = view.processes(target).map(|process| view.age(process).map(|age| age.as_secs_f64()));
     joined(ages, f64::max)

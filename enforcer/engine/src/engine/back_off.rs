@@ -1,61 +1,210 @@
-//! Back-off of `cancel_job` while Slurm does not answer. It applies to all jobs, because they have one slurmctld.
+//! Waits before an action that asks a service is tried again: Slurm for `cancel_job`, the API server of Kubernetes for
+//! `evict_pod`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::verdict::Outcome;
+use crate::policy::Action;
+use crate::verdict::{ActionReport, Hold, Outcome, Subject};
+use crate::view::TargetId;
 
-/// First and longest wait.
-const FIRST: Duration = Duration::from_secs(10);
-const LONGEST: Duration = Duration::from_mins(5);
-
-/// State of the back-off. Times are since boot.
-#[derive(Debug, Default)]
-pub(crate) struct BackOff {
-    wait: Duration,
-    until: Duration,
+/// To what a wait applies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    /// All jobs, because they have one slurmctld.
+    Slurm,
+    /// All pods.
+    Kubernetes,
+    /// The pods of a namespace.
+    Namespace(String),
+    /// One pod.
+    Pod(TargetId),
 }
 
-impl BackOff {
-    /// Takes note of the result of a `cancel_job`.
-    pub(crate) fn see(&mut self, outcome: Outcome, now: Duration) {
-        match outcome {
-            Outcome::NoAnswer | Outcome::Unknown => {
-                self.wait = (self.wait * 2).clamp(FIRST, LONGEST);
-                self.until = now + self.wait;
-            }
-            // Slurm may not have been queried.
-            Outcome::Cancelled | Outcome::Reprieved | Outcome::Gone | Outcome::Refused => {}
-            _ => *self = Self::default(),
+/// A wait. Times are since boot.
+#[derive(Debug, Clone, Default)]
+struct Wait {
+    length: Duration,
+    until: Duration,
+    /// When the first of the attempts in a row was made.
+    since: Duration,
+    hold: Option<Hold>,
+}
+
+/// All waits.
+#[derive(Debug, Default)]
+pub(crate) struct BackOffs(BTreeMap<Scope, Wait>);
+
+/// Returns to what an outcome applies, the first and the longest wait, and the hold that is shown.
+fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(Scope, [Duration; 2], Hold)> {
+    let [secs, mins] = [Duration::from_secs, Duration::from_mins];
+    let pod = || Scope::Pod(subject.id.clone());
+    let namespace = || subject.pod.as_ref().map(|pod| Scope::Namespace(pod.namespace().to_owned()));
+    Some(match (action, outcome) {
+        (Action::CancelJob { .. }, Outcome::NoAnswer | Outcome::Unknown) => {
+            (Scope::Slurm, [secs(10), mins(5)], Hold::NoAnswer)
         }
+        (Action::EvictPod { .. }, Outcome::NoAnswer | Outcome::Unknown) => {
+            (Scope::Kubernetes, [secs(10), mins(5)], Hold::KubernetesApi)
+        }
+        (Action::EvictPod { .. }, Outcome::Forbidden | Outcome::Invalid) => {
+            (namespace().unwrap_or_else(pod), [mins(10), mins(10)], Hold::KubernetesApi)
+        }
+        (Action::EvictPod { .. }, Outcome::ApiError) => (pod(), [mins(10), mins(10)], Hold::KubernetesApi),
+        (Action::EvictPod { .. }, Outcome::Kept) => (pod(), [mins(10), mins(10)], Hold::Annotation),
+        (Action::EvictPod { .. }, Outcome::BlockedByPdb) => {
+            (pod(), [mins(1), mins(10)], Hold::DisruptionBudget)
+        }
+        _ => return None,
+    })
+}
+
+/// Returns what an action that asks a service may have to wait for.
+fn scopes(action: &Action, (id, namespace): (&TargetId, Option<&str>)) -> Vec<Scope> {
+    match action {
+        Action::CancelJob { .. } => vec![Scope::Slurm],
+        Action::EvictPod { .. } => {
+            let namespace = namespace.map(|name| Scope::Namespace(name.to_owned()));
+            [Scope::Kubernetes, Scope::Pod(id.clone())].into_iter().chain(namespace).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl BackOffs {
+    /// Takes note of the result of an action.
+    pub(crate) fn see(
+        &mut self,
+        (action, subject): (&Action, &Subject),
+        report: &ActionReport,
+        now: Duration,
+    ) {
+        // Ended pods and namespaces.
+        self.0.retain(|_, wait| now < wait.until + wait.length);
+        let namespace = subject.pod.as_ref().map(bailiff_snapshot::pod_resources::PodName::namespace);
+        let Some((scope, [first, longest], hold)) = wait_after(action, report.outcome, subject) else {
+            // The service may not have been asked.
+            let is_answer = !matches!(
+                report.outcome,
+                Outcome::Cancelled | Outcome::Reprieved | Outcome::Gone | Outcome::Refused
+            );
+            if is_answer {
+                scopes(action, (&subject.id, namespace)).iter().for_each(|scope| drop(self.0.remove(scope)));
+            }
+            return;
+        };
+        let wait = self.0.entry(scope).or_insert_with(|| Wait { since: now, ..Wait::default() });
+        let length = (wait.length * 2).clamp(first, longest);
+        wait.length = report.retry_after.map_or(length, |after| after.clamp(Duration::from_secs(1), longest));
+        (wait.until, wait.hold) = (now + wait.length, Some(hold));
     }
 
-    /// Returns whether Slurm must not be queried yet.
-    pub(crate) fn waits(&self, now: Duration) -> bool {
-        now < self.until
+    /// Returns the hold of an action against a target that must wait.
+    pub(crate) fn hold(
+        &self,
+        action: &Action,
+        (id, namespace): (&TargetId, Option<&str>),
+        now: Duration,
+    ) -> Option<Hold> {
+        let waits = scopes(action, (id, namespace)).into_iter().filter_map(|scope| self.0.get(&scope));
+        waits.filter(|wait| now < wait.until).find_map(|wait| wait.hold)
+    }
+
+    /// Returns for how long a disruption budget has not permitted the eviction of a pod.
+    pub(crate) fn blocked_for(&self, pod: &TargetId, now: Duration) -> Duration {
+        let wait = self.0.get(&Scope::Pod(pod.clone()));
+        let wait = wait.filter(|wait| wait.hold == Some(Hold::DisruptionBudget));
+        wait.map_or(Duration::ZERO, |wait| now.saturating_sub(wait.since))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kind;
+    use crate::policy::{JobNodes, Recreated};
+    use bailiff_snapshot::pod_resources::PodName;
+
+    const CANCEL: Action = Action::CancelJob { nodes: JobNodes::One, requires_notice: false };
+    const EVICT: Action = Action::EvictPod { recreated: Recreated::Skip, requires_notice: false };
+
+    fn pod(namespace: &str, uid: &str) -> Subject {
+        Subject {
+            id: TargetId(format!("pod:{uid}").into()),
+            kind: Kind::Pod,
+            uid: None,
+            user: None,
+            gpus: Vec::new(),
+            job: None,
+            pod: PodName::new(namespace, "web", uid),
+            members: Vec::new(),
+        }
+    }
+
+    fn report(outcome: Outcome, retry_after: Option<u64>) -> ActionReport {
+        let retry_after = retry_after.map(Duration::from_secs);
+        ActionReport { id: 1, outcome, detail: String::new(), released: None, acted: false, retry_after }
+    }
+
+    /// Returns in which second after the outcome the hold ends for a pod.
+    fn waits(back_offs: &BackOffs, (action, subject): (&Action, &Subject), from: u64) -> u64 {
+        let namespace = subject.pod.as_ref().map(PodName::namespace);
+        let waits = |second: &u64| {
+            back_offs.hold(action, (&subject.id, namespace), Duration::from_secs(from + second)).is_some()
+        };
+        (0..10_000).find(|second| !waits(second)).unwrap_or(u64::MAX)
+    }
 
     #[test]
     fn wait_doubles_up_to_five_minutes_and_ends_with_an_answer() {
-        let secs = Duration::from_secs;
-        let mut back_off = BackOff::default();
-        let mut now = secs(1000);
-        for expected in [10, 20, 40, 80, 160, 300, 300] {
-            back_off.see(Outcome::NoAnswer, now);
-            back_off.see(Outcome::Reprieved, now);
-            assert!(
-                back_off.waits(now + secs(expected - 1)) && !back_off.waits(now + secs(expected)),
-                "{expected}"
-            );
-            now += secs(expected);
+        for action in [CANCEL, EVICT] {
+            let (mut back_offs, mut now, subject) = (BackOffs::default(), 1000, pod("a", "1"));
+            let mut see = |outcome, now| {
+                back_offs.see((&action, &subject), &report(outcome, None), Duration::from_secs(now));
+                waits(&back_offs, (&action, &subject), now)
+            };
+            for expected in [10, 20, 40, 80, 160, 300, 300] {
+                see(Outcome::NoAnswer, now);
+                assert_eq!(see(Outcome::Reprieved, now), expected);
+                now += expected;
+            }
+            assert_eq!(see(Outcome::IdentityChanged, now), 0);
+            assert_eq!(see(Outcome::Unknown, now), 10);
         }
-        back_off.see(Outcome::IdentityChanged, now);
-        assert!(!back_off.waits(now));
-        back_off.see(Outcome::Unknown, now);
-        assert!(back_off.waits(now + secs(9)) && !back_off.waits(now + secs(10)));
+    }
+
+    #[test]
+    fn each_answer_of_the_api_server_applies_to_what_it_is_about() {
+        let [same, sibling, other] = [pod("a", "1"), pod("a", "2"), pod("b", "3")];
+        for (outcome, retry_after, expected) in [
+            (Outcome::NoAnswer, None, [10, 10, 10]),
+            (Outcome::NoAnswer, Some(7), [7, 7, 7]),
+            (Outcome::Forbidden, None, [600, 600, 0]),
+            (Outcome::Invalid, None, [600, 600, 0]),
+            (Outcome::ApiError, None, [600, 0, 0]),
+            (Outcome::Kept, None, [600, 0, 0]),
+            (Outcome::Kept, Some(30), [30, 0, 0]),
+            (Outcome::BlockedByPdb, None, [60, 0, 0]),
+            (Outcome::BlockedByPdb, Some(90), [90, 0, 0]),
+            (Outcome::BlockedByPdb, Some(4000), [600, 0, 0]),
+            (Outcome::NotEvictable, None, [0, 0, 0]),
+            (Outcome::Released, None, [0, 0, 0]),
+        ] {
+            let mut back_offs = BackOffs::default();
+            back_offs.see((&EVICT, &same), &report(outcome, retry_after), Duration::from_secs(50));
+            let found = [&same, &sibling, &other].map(|pod| waits(&back_offs, (&EVICT, pod), 50));
+            assert_eq!(found, expected, "{outcome:?} {retry_after:?}");
+            assert_eq!(waits(&back_offs, (&CANCEL, &same), 50), 0, "{outcome:?}: Slurm is asked");
+        }
+    }
+
+    #[test]
+    fn blocked_evictions_are_counted_from_the_first_one() {
+        let (mut back_offs, subject) = (BackOffs::default(), pod("a", "1"));
+        for (now, expected) in [(100, 0), (160, 60), (280, 180)] {
+            let at = Duration::from_secs(now);
+            back_offs.see((&EVICT, &subject), &report(Outcome::BlockedByPdb, None), at);
+            assert_eq!(back_offs.blocked_for(&subject.id, at), Duration::from_secs(expected));
+        }
     }
 }

@@ -111,8 +111,8 @@ pub(crate) struct Share {
 /// Matches in one sample.
 #[derive(Debug)]
 pub(crate) struct Matches {
-    /// Workloads and Slurm jobs.
-    pub(crate) of_kinds: [Matching; 2],
+    /// Workloads, Slurm jobs and pods.
+    pub(crate) of_kinds: [Matching; 3],
     /// A process of a workload that does not match was observed busy.
     pub(crate) other_busy: bool,
     /// The shortest `for` of the rules that matched.

@@ -291,6 +291,17 @@ impl RuleEvaluator {
         }
     }
 
+    /// Ends the destructive steps of the match that an action belongs to.
+    pub(crate) fn give_up(
+        &mut self,
+        in_flight: &InFlight,
+        number: impl Fn(Kind, &TargetId) -> Option<usize>,
+    ) {
+        let number = number(in_flight.owner.0, &in_flight.owner.1);
+        let progress = number.and_then(|number| self.progress(number));
+        progress.into_iter().for_each(|progress| progress.failed = true);
+    }
+
     /// Returns the progress of a target's match, by the target's number; with `pick`, by the GPU's.
     pub(crate) fn progress(&mut self, number: usize) -> Option<&mut Progress> {
         match &mut self.picking {

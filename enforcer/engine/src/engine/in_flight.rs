@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::back_off::BackOff;
+use super::back_off::BackOffs;
 use super::breakers::Breakers;
 use super::ledger::{Ledger, Stamp};
 use super::matches::{Candidate, Match};
 use super::progress::Progress;
 use super::{Engine, Now, Tick, subject};
 use crate::Kind;
-use crate::policy::{Action, Mode};
+use crate::policy::{Action, Mode, Step};
 use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
 use crate::view::{TargetId, View};
+use bailiff_snapshot::pod_resources::PodName;
 use bailiff_snapshot::{SubordinateUids, Truth};
 
 /// A decision that is not on disk after this time is dropped and made again.
@@ -51,7 +52,7 @@ pub(crate) struct InFlight {
     pub(crate) owner: (Kind, TargetId),
     pub(crate) action: Action,
     name: Arc<str>,
-    subject: Arc<Subject>,
+    pub(crate) subject: Arc<Subject>,
     pub(crate) mode: Mode,
     /// The cooldown entry of the action and the one that it replaced; `None` if the action does not count.
     turn: Option<(Turn, Option<Stamp>)>,
@@ -72,8 +73,8 @@ pub(crate) struct ActionTracker {
     pub(crate) next_id: u64,
     /// Further uids of users, who count as one user in budgets and breakers.
     pub(crate) subordinate: SubordinateUids,
-    /// Waits while Slurm does not answer.
-    pub(crate) slurm: BackOff,
+    /// Waits before Slurm or Kubernetes is asked again.
+    pub(crate) back_offs: BackOffs,
 }
 
 /// What remained after an action: a process that no signal ends, or memory that was not released.
@@ -196,7 +197,10 @@ impl ActionTracker {
         if report.outcome.failure() {
             self.failed.insert(in_flight.subject.id.clone());
         }
-        if matches!(report.outcome, Outcome::GoneNotReleased | Outcome::Unkillable | Outcome::Completing) {
+        if matches!(
+            report.outcome,
+            Outcome::GoneNotReleased | Outcome::Unkillable | Outcome::Completing | Outcome::NotTerminated
+        ) {
             let each = in_flight.subject.members.iter().filter_map(|member| member.vram);
             let held = each.fold(0, u64::saturating_add);
             let missing = held.saturating_sub(report.released.unwrap_or_default());
@@ -434,11 +438,14 @@ impl Engine {
             return Some(Hold::Failed);
         }
         let step = evaluator.rule.then.get(usize::from(candidate.progress.step));
-        let cancels_job = step.is_some_and(|step| matches!(step.action, Action::CancelJob { .. }));
-        if cancels_job && self.actions.slurm.waits(tick.now.boot) {
-            return Some(Hold::NoAnswer);
-        }
         let target = &tick.view.targets[candidate.subject];
+        let pod = tick.view.pod(target);
+        let namespace = pod.as_ref().map(PodName::namespace);
+        let waits =
+            |step: &Step| self.actions.back_offs.hold(&step.action, (&target.id, namespace), tick.now.boot);
+        if let Some(hold) = step.and_then(waits) {
+            return Some(hold);
+        }
         if self.owner_hold(&evaluator.rule.name, &target.id, tick.now).is_some() {
             return Some(Hold::Owner);
         }
@@ -465,8 +472,9 @@ impl Engine {
             return Some(Hold::Cooldown);
         }
         let uid = subject::owner(target, tick.view);
-        // Releasing a lease or cancelling a job requires no privilege over its processes.
-        if target.kind != Kind::Lease && !cancels_job && self.only.is_some_and(|only| uid != Some(only)) {
+        let is_by_request = step.is_some_and(|step| step.action.is_by_request());
+        // Releasing a lease, cancelling a job or evicting a pod requires no privilege over its processes.
+        if target.kind != Kind::Lease && !is_by_request && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
         }
         let user = self.actions.user(subject::charged(target, tick.view));
@@ -475,7 +483,7 @@ impl Engine {
         }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
         let memory = subject::memory(target, tick.view);
-        self.actions.ledger.full((user, memory), gpus, &self.policy.limits)
+        self.actions.ledger.full((user, namespace, memory), gpus, &self.policy.limits)
     }
 
     /// Returns the holds of the whole node.

@@ -22,6 +22,9 @@ struct Entry {
     at: Stamp,
     uid: Option<u32>,
     gpus: Vec<String>,
+    /// Namespace of the pod, for a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
     /// Bytes that the action freed or will free; `None` if unknown.
     #[serde(default)]
     memory: Option<u64>,
@@ -50,10 +53,11 @@ impl Stamp {
 }
 
 impl Ledger {
-    /// Returns the budget that is used up for an action that frees this memory of this owner on these GPUs.
+    /// Returns the budget that is used up for an action that frees this memory of this owner on these GPUs, in this namespace if
+    /// the target is a pod.
     pub(crate) fn full<'a>(
         &self,
-        (uid, memory): (Option<u32>, Option<u64>),
+        (uid, namespace, memory): (Option<u32>, Option<&str>, Option<u64>),
         mut gpus: impl Iterator<Item = &'a str>,
         limits: &Limits,
     ) -> Option<Hold> {
@@ -66,6 +70,10 @@ impl Ledger {
         let all = |of: &dyn Fn(&Entry) -> bool| self.0.iter().filter(|entry| of(entry)).collect::<Vec<_>>();
         if used_up(limits.per_user_hour, &all(&|entry| entry.uid == uid)) {
             return Some(Hold::UserBudget);
+        }
+        let in_namespace = |entry: &Entry| entry.namespace.as_deref() == namespace;
+        if namespace.is_some() && used_up(limits.per_namespace_hour, &all(&in_namespace)) {
+            return Some(Hold::NamespaceBudget);
         }
         let on = |uuid: &str| {
             used_up(limits.per_gpu_hour, &all(&|entry| entry.gpus.iter().any(|gpu| gpu == uuid)))
@@ -89,7 +97,9 @@ impl Ledger {
 
     /// Adds an action against a user.
     pub(crate) fn count(&mut self, (id, uid): (u64, Option<u32>), at: Stamp, subject: &Subject) {
-        self.0.push(Entry { id, at, uid, gpus: subject.gpus.clone(), memory: subject.memory() });
+        let namespace = subject.pod.as_ref().map(|pod| pod.namespace().to_owned());
+        let (gpus, memory) = (subject.gpus.clone(), subject.memory());
+        self.0.push(Entry { id, at, uid, gpus, namespace, memory });
     }
 
     /// Records how much memory an action freed.

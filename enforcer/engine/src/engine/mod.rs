@@ -27,8 +27,8 @@ use std::time::Duration;
 use bailiff_snapshot::{ProcessKey, SubordinateUids};
 
 use crate::Kind;
-use crate::policy::{Action, Mode, Policy};
-use crate::verdict::{ActionReport, Hold, Verdict};
+use crate::policy::{Mode, Policy};
+use crate::verdict::{ActionReport, Hold, Outcome, Verdict};
 use crate::view::{TargetId, View};
 
 use evaluator::RuleEvaluator;
@@ -202,12 +202,17 @@ impl Engine {
     /// Records how an action ended.
     pub fn report(&mut self, report: &ActionReport) {
         let Some(in_flight) = self.actions.land(report) else { return };
-        if let (Action::CancelJob { .. }, Some(view)) = (&in_flight.action, &self.last) {
-            self.actions.slurm.see(report.outcome, view.boot());
-        }
+        let now = self.last.as_ref().map_or(Duration::ZERO, |view| view.boot());
+        self.actions.back_offs.see((&in_flight.action, &in_flight.subject), report, now);
         let Some(evaluator) = self.evaluators.get_mut(in_flight.rule) else { return };
         let populations = &self.populations;
-        evaluator.complete(&in_flight, report.outcome, |kind, id| populations[kind as usize].number(id));
+        let number = |kind: Kind, id: &TargetId| populations[kind as usize].number(id);
+        evaluator.complete(&in_flight, report.outcome, number);
+        let blocked_for = self.actions.back_offs.blocked_for(&in_flight.subject.id, now);
+        let most = self.policy.kubernetes.as_ref().map(|kubernetes| kubernetes.pdb_max_wait);
+        if report.outcome == Outcome::BlockedByPdb && most.is_some_and(|most| blocked_for >= most) {
+            evaluator.give_up(&in_flight, number);
+        }
     }
 
     /// Records that a channel delivered a notification of a rule's match.

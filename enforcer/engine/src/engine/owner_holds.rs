@@ -214,7 +214,7 @@ impl Engine {
 /// Returns the kind of the targets that a rule's steps apply to; `None` if these have no owner who could hold them.
 fn held_kind(rule: &Rule) -> Option<Kind> {
     match rule.target {
-        Kind::Process | Kind::Workload | Kind::SlurmJob => Some(rule.target),
+        Kind::Process | Kind::Workload | Kind::SlurmJob | Kind::Pod => Some(rule.target),
         Kind::Gpu => rule.pick.as_ref().map(|_| Kind::Workload),
         Kind::Lease | Kind::MpsServer => None,
     }

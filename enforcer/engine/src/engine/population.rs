@@ -107,6 +107,10 @@ impl Slot {
             let read = view.snapshot.slurm.is_some() && view.source("slurm") == Health::Well;
             return if read { Absent::Gone } else { Absent::Unknown };
         }
+        // A pod without GPU memory is known from the kubelet's answer alone.
+        if kind == Kind::Pod && self.pids.is_empty() && view.source("pod_resources") == Health::Ill {
+            return Absent::Unknown;
+        }
         let ill = |source| view.source(source) == Health::Ill;
         // A listed pid without further data may be this process.
         let shadowed = || {

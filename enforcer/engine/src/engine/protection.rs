@@ -94,11 +94,11 @@ pub(crate) fn builtin(
 /// Returns whether the target is a pid that only the driver lists: there is no process to protect or to signal.
 pub(super) fn is_gone(target: &Target, view: &View) -> bool {
     let gone = || view.processes(target).all(|process| process.state == State::Gone);
-    target.kind != Kind::SlurmJob && is_of_people(target) && gone()
+    !matches!(target.kind, Kind::SlurmJob | Kind::Pod) && is_of_people(target) && gone()
 }
 
 fn is_of_people(target: &Target) -> bool {
-    matches!(target.kind, Kind::Process | Kind::Workload | Kind::SlurmJob)
+    matches!(target.kind, Kind::Process | Kind::Workload | Kind::SlurmJob | Kind::Pod)
 }
 
 /// Returns whether an entry of `protect` or `except` applies to a target: to one member of a process or
@@ -116,15 +116,19 @@ pub(crate) fn exempts(entry: &Condition, target: &Target, view: &View) -> Truth 
 
 /// Returns the members of a process or workload, with and without memory. If the latter are unknown, one
 /// unknown member stands for them. A Slurm job has itself as a member, because its processes without memory are read only
-/// when an action is carried out. Any other target has one entry without a member.
+/// when an action is carried out, and so has a pod without GPU memory. Any other target has one entry without a member.
 fn members<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = Option<MemberFacts<'a>>> {
     let people = is_of_people(target);
     let holders = view.processes(target).map(MemberFacts::holder);
     let relatives = view.relatives(target).chain(view.below(target));
     let relatives = relatives.map(|relative| MemberFacts::relative(relative, view));
-    let unseen = target.relatives.is_none().then(|| match view.job(target) {
-        Some(job) => MemberFacts::job(job, view),
-        None => MemberFacts::default(),
+    let unseen = target.relatives.is_none().then(|| {
+        let pod = view.pod_allocations(target).next().filter(|_| target.processes.is_empty());
+        match (view.job(target), pod) {
+            (Some(job), _) => MemberFacts::job(job, view),
+            (None, Some(allocation)) => MemberFacts::pod(allocation),
+            (None, None) => MemberFacts::default(),
+        }
     });
     let all = holders.chain(relatives).chain(unseen).filter(move |_| people);
     all.map(Some).chain((!people).then_some(None))
@@ -160,6 +164,7 @@ pub(crate) fn decisive(entry: &Condition, target: &Target, view: &View) -> Optio
 
 fn named(member: &MemberFacts<'_>, meant: Truth) -> String {
     let name = match (member.pid, member.comm, member.job) {
+        _ if let Some(allocation) = member.allocation => format!("pod {}", allocation.container.pod),
         (Some(pid), Some(comm), _) => format!("process {pid} ({comm})"),
         (Some(pid), None, _) => format!("process {pid}"),
         (None, _, Some(job)) => format!("job {}", job.job),

@@ -26,7 +26,7 @@ pub(crate) struct Shares {
     evaluated: Vec<(usize, bool)>,
     /// Names of the workloads that match.
     matching: HashSet<String>,
-    /// Slurm jobs that match.
+    /// Slurm jobs and pods that match.
     jobs: HashSet<TargetId>,
     /// The shortest `for` of the rules that matched.
     window: Option<Duration>,
@@ -42,7 +42,7 @@ impl Shares {
             self.window = Some(self.window.map_or(window, |shortest| shortest.min(window)));
         }
         for target in proc_table.matching.iter().filter_map(|place| view.targets.get(*place)) {
-            if target.kind == Kind::SlurmJob {
+            if matches!(target.kind, Kind::SlurmJob | Kind::Pod) {
                 self.jobs.insert(target.id.clone());
             }
             for workload in workload_of(target, view) {
@@ -55,7 +55,7 @@ impl Shares {
 }
 
 impl Shares {
-    /// Returns how many workloads or jobs match, and how many owners they have. The owner of protected workloads, such
+    /// Returns how many workloads, jobs or pods match, and how many owners they have. The owner of protected workloads, such
     /// as a display server, does not count.
     fn matches(
         &self,
@@ -69,7 +69,7 @@ impl Shares {
         for (target, unprotected) in targets.filter(|(target, _)| target.kind == kind) {
             let owner = subject::owner(target, view).map(|uid| uids.user(uid));
             let workload = || workload_of(target, view).any(|workload| self.matching.contains(workload));
-            if if kind == Kind::SlurmJob { self.jobs.contains(&target.id) } else { workload() } {
+            if if kind == Kind::Workload { workload() } else { self.jobs.contains(&target.id) } {
                 matching.insert(owner);
                 some += 1;
             }
@@ -129,7 +129,7 @@ impl ActionTracker {
     ) {
         let of = |kind| shares.matches(kind, (tick.view, unprotected), &self.subordinate);
         let matches = Matches {
-            of_kinds: [Kind::Workload, Kind::SlurmJob].map(of),
+            of_kinds: [Kind::Workload, Kind::SlurmJob, Kind::Pod].map(of),
             other_busy: shares.other_busy(tick.view),
             window: shares.window.unwrap_or_default(),
         };

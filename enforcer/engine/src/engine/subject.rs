@@ -76,6 +76,7 @@ fn with_members(target: &Target, view: &View, members: Vec<Member>) -> Subject {
         user: user(target, view),
         gpus: view.gpus(target).filter_map(|gpu| gpu.uuid.clone()).collect(),
         job: view.job(target).cloned(),
+        pod: view.pod(target),
         members,
     }
 }
@@ -102,6 +103,7 @@ pub(crate) fn absent(kind: Kind, slot: &Slot) -> Subject {
         user: None,
         gpus: slot.gpus.iter().map(ToString::to_string).collect(),
         job: None,
+        pod: None,
         members: Vec::new(),
     }
 }

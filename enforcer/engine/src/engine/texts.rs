@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use bailiff_snapshot::pod_resources::PodAllocation;
 use bailiff_snapshot::slurm::JobRecord;
 use bailiff_snapshot::{Place, Truth, redact, wire};
 
@@ -35,6 +36,8 @@ pub(crate) struct MemberFacts<'a> {
     ended: Ended,
     /// The Slurm job, if this stands for a job and not for a process.
     pub(crate) job: Option<&'a JobRecord>,
+    /// An allocation of the pod, if this stands for a pod of which no process was read.
+    pub(crate) allocation: Option<&'a PodAllocation>,
 }
 
 /// Whether a process has exited; then it is known to have no program and no command line.
@@ -64,7 +67,7 @@ impl<'a> MemberFacts<'a> {
             command: facts.command.as_deref(),
             place: Some(&facts.place),
             ended: Ended::of(&process.state),
-            job: None,
+            ..Self::default()
         }
     }
 
@@ -80,7 +83,7 @@ impl<'a> MemberFacts<'a> {
             command: relative.command.as_deref(),
             place: Some(&relative.place),
             ended: Ended::of(&relative.state),
-            job: None,
+            ..Self::default()
         }
     }
 
@@ -93,6 +96,11 @@ impl<'a> MemberFacts<'a> {
             job: Some(job),
             ..Self::default()
         }
+    }
+
+    /// Creates the facts of a pod of which no process was read: only its name is known.
+    pub(crate) fn pod(allocation: &'a PodAllocation) -> Self {
+        Self { allocation: Some(allocation), ..Self::default() }
     }
 
     /// Creates the facts of a process read at the time of an action. Names of users and groups come from the
@@ -113,7 +121,7 @@ impl<'a> MemberFacts<'a> {
             command: program.command.as_deref(),
             place: Some(place),
             ended: if ended { Ended::Yes } else { Ended::No },
-            job: None,
+            ..Self::default()
         }
     }
 }
@@ -137,10 +145,13 @@ pub(crate) fn select(selector: &Selector, target: &Target, view: &View) -> Truth
     any(matched(target, view).map(|member| select_member(selector, &member, (target, view))))
 }
 
-/// Returns what `select` considers of a target: its processes with memory, and the job itself.
+/// Returns what `select` considers of a target: its processes with memory, and the job itself, or the pod if it has none.
 fn matched<'a>(target: &'a Target, view: &'a View) -> impl Iterator<Item = MemberFacts<'a>> {
     let job = view.job(target).map(|job| MemberFacts::job(job, view));
-    view.processes(target).map(MemberFacts::holder).chain(job)
+    let without_holders = || target.processes.is_empty();
+    let pod = view.pod_allocations(target).next().filter(|_| without_holders());
+    let pod = pod.map(MemberFacts::pod);
+    view.processes(target).map(MemberFacts::holder).chain(job).chain(pod)
 }
 
 /// Returns whether a selector matches a member. GPUs are those of the whole target.
@@ -273,6 +284,15 @@ fn texts<'a>(field: Field, member: &MemberFacts<'a>) -> Vec<Text<'a>> {
                 [&job.job].into_iter().chain(&job.sluid).map(|id| known(id.as_ref())).collect()
             }
             _ => Vec::new(),
+        },
+        _ if let Some(allocation) = member.allocation => match field {
+            Field::Namespaces => vec![known(&allocation.container.namespace)],
+            Field::Pods => {
+                let uid = allocation.pod_uid.as_deref().map(known);
+                [known(&allocation.container.pod)].into_iter().chain(uid).collect()
+            }
+            Field::SlurmJobs => Vec::new(),
+            _ => vec![Text::Unread],
         },
         Field::Comms => or_unread(member.comm),
         Field::Exe | Field::Cmdline if member.ended == Ended::Yes => Vec::new(),

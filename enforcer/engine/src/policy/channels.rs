@@ -1,6 +1,7 @@
 //! Parses `notify`: the channels for notifications.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::context::LoadContext;
 use super::program::program;
@@ -28,17 +29,22 @@ pub(super) fn read(node: &Node, context: LoadContext, faults: &mut Faults) -> BT
 fn channel(node: &Node, context: LoadContext, faults: &mut Faults) -> Option<Channel> {
     let given = only_one(node, faults)?;
     match given.name.as_str() {
-        "tty" => match &given.value.data {
-            Data::Scalar { text, plain: true } if text == "true" => Some(Channel::Tty),
-            _ => {
-                expected(&given.value, "`true` (to disable the channel, remove it)", faults);
-                None
-            }
-        },
+        "tty" => yes(&given.value, faults).then_some(Channel::Tty),
+        // The socket is filled in once `kubernetes` was read.
+        "event" => yes(&given.value, faults).then(|| Channel::Event(PathBuf::new())),
         "webhook" => webhook::read(&given.value, context, faults).map(Channel::Webhook),
         "mail" => mail::read(&given.value, context, faults).map(|mail| Channel::Mail(Box::new(mail))),
         _ => program(&given.value, faults).map(Channel::Exec),
     }
+}
+
+/// Returns whether a value is `true`, the only value that there is.
+fn yes(node: &Node, faults: &mut Faults) -> bool {
+    let is_true = matches!(&node.data, Data::Scalar { text, plain: true } if text == "true");
+    if !is_true {
+        expected(node, "`true` (to disable the channel, remove it)", faults);
+    }
+    is_true
 }
 
 /// Returns the only key of a channel.

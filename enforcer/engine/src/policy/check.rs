@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use super::context::LoadContext;
 use super::load::{Loaded, load};
-use super::{Action, Condition, Exception, Fault, FaultStyle, JobNodes, Mode, Policy, Rule, Selector, Span};
+use super::{
+    Action, Condition, Exception, Fault, FaultStyle, JobNodes, Mode, Policy, Recreated, Rule, Selector, Span,
+};
 use crate::Kind;
 
 /// Sampling interval for files that name none.
@@ -87,6 +89,7 @@ fn line(rule: &Rule, interval: Duration) -> String {
         Kind::Lease => "leases",
         Kind::MpsServer => "MPS servers",
         Kind::SlurmJob => "Slurm jobs",
+        Kind::Pod => "pods",
     };
     let of = rule.select.as_ref().map(|select| format!(" with {}", text(select))).unwrap_or_default();
     let except: String = rule.except.iter().map(exempted).collect();
@@ -154,6 +157,11 @@ fn request(action: &Action, mode: Mode) -> String {
             let notice = if *requires_notice { " once a notification was delivered" } else { "" };
             let nodes = if *nodes == JobNodes::One { ", if it runs on this node only" } else { "" };
             ("cancel", format!("the Slurm job{notice}{nodes}"))
+        }
+        Action::EvictPod { recreated, requires_notice } => {
+            let notice = if *requires_notice { " once a notification was delivered" } else { "" };
+            let owner = if *recreated == Recreated::Skip { ", if nothing creates it again" } else { "" };
+            ("evict", format!("the pod{notice}{owner}"))
         }
         Action::ReleaseLease => ("release", "the lease".to_owned()),
         Action::ShutdownMps => ("shut", "the MPS server down".to_owned()),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::steps::Placed;
-use super::{Action, Condition, Rule, Span, Step};
+use super::{Action, Condition, Field, Rule, Span, Step};
 use crate::Kind;
 use crate::value::Test;
 use crate::yaml::{Fault, Faults, Fields};
@@ -41,6 +41,22 @@ pub(super) fn check(rule: &Rule, places: &Places<'_>, interval: Option<Duration>
     idle_by_gpu_alone(rule, places, faults);
     memory_is_free(rule, places, faults);
     health_ends_processes(rule, places, faults);
+    started_again(rule, places, faults);
+}
+
+/// Warns about the termination of processes in pods, which does not end them for good.
+fn started_again(rule: &Rule, places: &Places<'_>, faults: &mut Faults) {
+    let mut selectors = rule.select.iter().flat_map(Condition::selectors);
+    if !selectors.any(|selector| matches!(selector.field, Field::Namespaces | Field::Pods)) {
+        return;
+    }
+    let ends = |placed: &&Placed<'_>| matches!(placed.step.action, Action::Terminate { .. });
+    if let Some(placed) = places.placed.iter().find(ends) {
+        let message =
+            "in a pod with `restartPolicy: Always`, the default, the kubelet starts the container again";
+        let help = "use `target: pod` and `evict_pod` (docs/kubernetes.md)";
+        faults.warn(&placed.entry.at, message, help);
+    }
 }
 
 fn too_short(places: &Places<'_>, key: &str, message: &str, faults: &mut Faults) {

@@ -8,8 +8,8 @@ use super::condition_parser::ConditionParser;
 use super::context::LoadContext;
 use super::rule::{self, Defaults};
 use super::{
-    Action, Channel, Condition, Exception, Field, Limits, Mode, Policy, Rule, Span, channels, digest, keys,
-    leases, slurm,
+    Action, Channel, Condition, Exception, Field, Kubernetes, Limits, Mode, Policy, Rule, Span, channels,
+    digest, keys, kubernetes, leases, slurm,
 };
 use crate::value::Unit;
 use crate::yaml::quantity::number;
@@ -53,12 +53,14 @@ fn policy(
     let defaults = defaults(fields, &mut faults);
     let limits = limits(fields, &mut faults);
     let allow_root = fields.or(("allow_root", false), flag, &mut faults);
-    let channels =
+    let mut channels =
         fields.get("notify").map(|node| channels::read(node, context, &mut faults)).unwrap_or_default();
     let leases = fields.get("leases").map(|node| leases::read(node, context.is_redis_address, &mut faults));
     let slurm = fields
         .get("slurm")
         .map_or_else(|| Some(slurm::Slurm::default()), |node| slurm::read(node, &mut faults));
+    let kubernetes = fields.get("kubernetes").map(|node| kubernetes::read(node, &mut faults));
+    write_events(&mut channels, kubernetes.as_ref(), fields, &mut faults);
     let ttys = channels.iter().filter(|(_, channel)| **channel == Channel::Tty);
     let file = rule::File {
         defaults,
@@ -79,6 +81,9 @@ fn policy(
     if leases.is_none() {
         nowhere_to_release(fields, &rules, &mut faults);
     }
+    if kubernetes.is_none() {
+        nobody_to_evict(fields, &rules, &mut faults);
+    }
     let policy = limits.zip(allow_root).zip(slurm).map(|((limits, allow_root), slurm)| Policy {
         sha256: digest::sha256(bytes),
         interval: defaults.interval,
@@ -88,6 +93,7 @@ fn policy(
         channels,
         leases: leases.flatten().map(Arc::new),
         slurm: Arc::new(slurm),
+        kubernetes: kubernetes.flatten().map(Arc::new),
         rules,
     });
     (policy, faults)
@@ -130,6 +136,7 @@ fn limits(fields: &Fields<'_>, faults: &mut Faults) -> Option<Limits> {
     let mut limit = |name: &str, usual: u32| fields.or((name, usual), count, faults);
     let (gpu, user) = (limit("per_gpu_hour", 2), limit("per_user_hour", 3));
     let (node, processes) = (limit("per_node_hour", 6), limit("max_processes", 512));
+    let namespace = limit("per_namespace_hour", 3);
     let mass_min = limit("mass_min", 4);
     let mass_share = fields.or(("mass_share", 0.9), mass_share, faults);
     let at_once = (
@@ -145,6 +152,7 @@ fn limits(fields: &Fields<'_>, faults: &mut Faults) -> Option<Limits> {
         per_gpu_hour: gpu?,
         per_user_hour: user?,
         per_node_hour: node?,
+        per_namespace_hour: namespace?,
         max_processes: usize::try_from(processes?).ok()?,
     })
 }
@@ -249,6 +257,43 @@ fn users(condition: &Condition) -> Vec<String> {
         Condition::Any(conditions) => conditions.iter().flat_map(users).collect(),
         Condition::All(conditions) if conditions.len() == 1 => conditions.iter().flat_map(users).collect(),
         _ => Vec::new(),
+    }
+}
+
+/// Fills in the socket of channels that write Events; adds an error if there is none.
+fn write_events(
+    channels: &mut BTreeMap<String, Channel>,
+    kubernetes: Option<&Option<Kubernetes>>,
+    fields: &Fields<'_>,
+    faults: &mut Faults,
+) {
+    for (name, channel) in channels {
+        let Channel::Event(socket) = channel else { continue };
+        let at = entries(fields, "notify").iter().find(|entry| entry.name == *name);
+        match (kubernetes, at) {
+            (Some(kubernetes), _) => {
+                *socket = kubernetes.as_ref().map(|found| found.socket.clone()).unwrap_or_default();
+            }
+            (None, Some(entry)) => {
+                let message =
+                    format!("the channel {} writes Events, but the file has no `kubernetes`", quoted(name));
+                faults.error(&entry.at, message, "add `kubernetes: {}`, and run `bailiff-kubernetes`");
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// Adds an error about `evict_pod` without `kubernetes`.
+fn nobody_to_evict(fields: &Fields<'_>, rules: &[Rule], faults: &mut Faults) {
+    let evicts = |rule: &&Rule| rule.then.iter().any(|step| matches!(step.action, Action::EvictPod { .. }));
+    if let (Some(rule), Some(entry)) = (rules.iter().find(evicts), fields.entry("rules")) {
+        let message = format!(
+            "the rule {} cannot evict a pod, because the file has no `kubernetes`",
+            quoted(&rule.name)
+        );
+        let help = "add `kubernetes: {}`, and run `bailiff-kubernetes` (docs/kubernetes.md)";
+        faults.error(&entry.at, message, help);
     }
 }
 

@@ -10,10 +10,12 @@ mod condition_parser;
 mod context;
 mod digest;
 mod keys;
+mod kubernetes;
 mod leases;
 mod lints;
 mod load;
 pub mod mail;
+mod path;
 mod pattern;
 mod program;
 mod rule;
@@ -38,6 +40,7 @@ pub use crate::yaml::{Fault, FaultSeverity, FaultStyle, Faults};
 
 pub use condition::{Condition, Field, Leaf, Pattern, Selector};
 pub use context::LoadContext;
+pub use kubernetes::{Keep, Kubernetes};
 pub use leases::Leases;
 pub use load::{Loaded, load};
 use mail::Mail;
@@ -65,6 +68,8 @@ pub struct Policy {
     pub leases: Option<Arc<Leases>>,
     /// Where Slurm is, for `cancel_job`.
     pub slurm: Arc<Slurm>,
+    /// How the API server of Kubernetes is asked; `None` if it never is.
+    pub kubernetes: Option<Arc<Kubernetes>>,
     /// Rules, in the order of the file.
     pub rules: Vec<Rule>,
 }
@@ -78,6 +83,8 @@ pub struct Limits {
     pub per_user_hour: u32,
     /// Actions per hour on this node.
     pub per_node_hour: u32,
+    /// Actions per hour against pods of one namespace.
+    pub per_namespace_hour: u32,
     /// Maximum number of processes of a workload that is ended.
     pub max_processes: usize,
     /// Share of the node's workloads, 0 to 1, at which the mass breaker opens.
@@ -141,8 +148,8 @@ impl Exception {
 }
 
 impl Rule {
-    /// Returns whether a step waits until a notification of the match was delivered: a `terminate`
-    /// or `cancel_job` with `requires_notice`, and a `signal` before it, which may end a process as well.
+    /// Returns whether a step waits until a notification of the match was delivered: a `terminate`,
+    /// `cancel_job` or `evict_pod` with `requires_notice`, and a `signal` before it, which may end a process as well.
     pub fn requires_notice(&self, step: usize) -> bool {
         let ends = |step: &Step| step.action.ends_processes();
         let required = |step: &Step| {
@@ -150,6 +157,7 @@ impl Rule {
                 step.action,
                 Action::Terminate { requires_notice: true, .. }
                     | Action::CancelJob { requires_notice: true, .. }
+                    | Action::EvictPod { requires_notice: true, .. }
             )
         };
         let from = self.then.get(step..).unwrap_or_default();
@@ -246,6 +254,13 @@ pub enum Action {
         /// Waits until a channel has delivered a notification of the match.
         requires_notice: bool,
     },
+    /// Has Kubernetes evict the pod; no process is signalled.
+    EvictPod {
+        /// Whether a pod is evicted that will be created again.
+        recreated: Recreated,
+        /// Waits until a channel has delivered a notification of the match.
+        requires_notice: bool,
+    },
     /// Releases a lease, if its fencing token is unchanged.
     ReleaseLease,
     /// Shuts down an MPS server through its control daemon, if it has no clients.
@@ -262,7 +277,10 @@ impl Action {
 
     /// Returns whether it may end the processes of its target.
     pub const fn ends_processes(&self) -> bool {
-        matches!(self, Self::Signal(_) | Self::Terminate { .. } | Self::CancelJob { .. })
+        matches!(
+            self,
+            Self::Signal(_) | Self::Terminate { .. } | Self::CancelJob { .. } | Self::EvictPod { .. }
+        )
     }
 
     /// Name in files, metrics and the audit log.
@@ -273,6 +291,7 @@ impl Action {
             Self::Signal(_) => "signal",
             Self::Terminate { .. } => "terminate",
             Self::CancelJob { .. } => "cancel_job",
+            Self::EvictPod { .. } => "evict_pod",
             Self::ReleaseLease => "release_lease",
             Self::ShutdownMps => "shutdown_mps",
             Self::Exec(_) => "exec",
@@ -288,6 +307,23 @@ pub enum JobNodes {
     /// Also on others; the whole job is cancelled.
     Any = "any",
 }
+}
+
+bailiff_snapshot::label_values! {
+/// Whether `evict_pod` evicts a pod that its owner will create again.
+pub enum Recreated {
+    /// It does not.
+    Skip = "skip",
+    /// It does.
+    Allow = "allow",
+}
+}
+
+impl Action {
+    /// Returns whether another program ends the processes, so that no permission to signal them is needed.
+    pub const fn is_by_request(&self) -> bool {
+        matches!(self, Self::CancelJob { .. } | Self::EvictPod { .. })
+    }
 }
 
 /// A signal that a rule may send.
@@ -322,6 +358,8 @@ pub enum Channel {
     Mail(Box<Mail>),
     /// A program, with the notice as JSON on its standard input.
     Exec(Vec<String>),
+    /// An Event about the pod, written through this socket of `bailiff-kubernetes`.
+    Event(PathBuf),
 }
 
 /// Address of a server: of a webhook or of Redis.

@@ -1,8 +1,8 @@
 //! Parses `slurm`: where Slurm is, for the step `cancel_job`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::keys;
+use super::{keys, path};
 use crate::yaml::{Faults, Fields, Node, expected, text, word};
 
 /// Where Slurm is.
@@ -37,7 +37,7 @@ pub(super) fn read(node: &Node, faults: &mut Faults) -> Option<Slurm> {
     let usual = Slurm::default();
     let fields = Fields::open(node, keys::table("slurm"), faults)?;
     let name = fields.or(("node", "auto".to_owned()), node_name, faults);
-    let conf = fields.or(("conf", usual.conf), path, faults);
+    let conf = fields.or(("conf", usual.conf), path::absolute, faults);
     let comment = fields.or(
         ("comment", usual.comment),
         |node, faults| word(node, (&JobComment::ALL, JobComment::name), faults),
@@ -54,13 +54,4 @@ fn node_name(node: &Node, faults: &mut Faults) -> Option<String> {
         return None;
     }
     Some(name.to_owned())
-}
-
-fn path(node: &Node, faults: &mut Faults) -> Option<PathBuf> {
-    let path = text(node, "an absolute path, such as `/etc/slurm/slurm.conf`", faults)?;
-    if Path::new(path).is_absolute() {
-        return Some(path.into());
-    }
-    expected(node, "an absolute path, which begins with `/`", faults);
-    None
 }

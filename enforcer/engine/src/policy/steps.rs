@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::condition_parser::no_such_name;
 use super::program::program;
 use super::span::span;
-use super::{Action, JobNodes, Severity, Signal, Span, Step, keys};
+use super::{Action, JobNodes, Recreated, Severity, Signal, Span, Step, keys};
 use crate::Kind;
 use crate::yaml::{Entry, Faults, Fields, Node, flag, list, many, quoted, text, time, word};
 
@@ -102,12 +102,16 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         | ("release_lease", Kind::Lease)
         | ("shutdown_mps", Kind::MpsServer)
         | ("cancel_job", Kind::Workload | Kind::SlurmJob)
+        | ("evict_pod", Kind::Pod)
         | ("flag" | "notify", _)
         | ("exec", Kind::Process | Kind::Workload | Kind::Gpu | Kind::Lease | Kind::MpsServer) => {
             return Some(());
         }
         ("signal" | "terminate" | "exec", Kind::SlurmJob) => {
             "use `cancel_job`, or a rule with `target: workload`: a job may have no process"
+        }
+        ("signal" | "terminate" | "exec", Kind::Pod) => {
+            "use `evict_pod`, or a rule with `target: workload`: after a signal, the kubelet can start the container again"
         }
         ("signal" | "terminate", Kind::Gpu) if around.picks => return Some(()),
         ("signal" | "terminate", Kind::Gpu) => "add `pick` to the rule, to select one of the GPU's holders",
@@ -116,6 +120,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         }
         ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule with `target: workload`",
         ("cancel_job", _) => "use it in rules with `target: workload` or `target: slurm_job`",
+        ("evict_pod", _) => "use it in rules with `target: pod`",
         ("release_lease", _) => "use it in rules with `target: lease`",
         _ => "use it in rules with `target: mps_server`",
     };
@@ -145,6 +150,16 @@ fn action(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<Act
             )?;
             let requires_notice = fields.or(("requires_notice", false), flag, faults)?;
             Some(Action::CancelJob { nodes, requires_notice })
+        }
+        "evict_pod" => {
+            let fields = Fields::open(value, keys::table("evict_pod"), faults)?;
+            let recreated = fields.or(
+                ("recreated", Recreated::Skip),
+                |node, faults| word(node, (&Recreated::ALL, Recreated::name), faults),
+                faults,
+            )?;
+            let requires_notice = fields.or(("requires_notice", false), flag, faults)?;
+            Some(Action::EvictPod { recreated, requires_notice })
         }
         "release_lease" => nothing(value, faults).map(|()| Action::ReleaseLease),
         "shutdown_mps" => nothing(value, faults).map(|()| Action::ShutdownMps),

@@ -1,5 +1,6 @@
 //! Builds a view from a snapshot and the previous view. It cannot fail and does not wait.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ impl View {
         maker.gpus();
         maker.leases();
         maker.jobs();
+        maker.pods();
         let Maker { holdings, mut targets, .. } = maker;
         let account = Account::of(&snapshot, &targets);
         if let Some(before) = before {
@@ -91,7 +93,8 @@ fn on_lost(target: &Target, snapshot: &wire::Snapshot) -> bool {
         .map(|process| (process.pid, process.start_ticks))
         .chain(others.map(|relative| (relative.pid, Some(relative.start_ticks))))
         .collect();
-    let incomplete = target.relatives.is_none() && matches!(target.kind, Kind::Process | Kind::Workload);
+    let is_of_processes = matches!(target.kind, Kind::Process | Kind::Workload | Kind::Pod);
+    let incomplete = target.relatives.is_none() && is_of_processes;
     let may_hold = |gpu: &LostGpu| members.iter().any(|(pid, ticks)| gpu.may_be_held_by(*pid, *ticks));
     snapshot.lost.iter().any(|gpu| incomplete || may_hold(gpu))
 }
@@ -231,6 +234,41 @@ impl<'a> Maker<'a> {
             target.gpus.sort_unstable();
             target.gpus.dedup();
             target.job = Some(place);
+            self.targets.push(target);
+        }
+    }
+
+    /// Adds the pods with GPU memory, and those with an allocated GPU. A pod's GPUs are those that are allocated to it and those
+    /// on which it holds memory.
+    fn pods(&mut self) {
+        let mut pods: BTreeMap<&str, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
+        for (place, process) in self.snapshot.processes.iter().enumerate() {
+            let uid = process.facts.as_ref().and_then(|facts| facts.place.pod_uid.as_deref());
+            if let Some(uid) = uid {
+                pods.entry(uid).or_default().0.push(place);
+            }
+        }
+        for (place, relative) in self.snapshot.relatives.iter().flatten().enumerate() {
+            if let Some(entry) = relative.place.pod_uid.as_deref().and_then(|uid| pods.get_mut(uid)) {
+                entry.1.push(place);
+            }
+        }
+        let allocations = || self.snapshot.pods.iter().flat_map(|pods| &pods.allocations);
+        for uid in allocations().filter_map(|it| it.pod_uid.as_deref()) {
+            pods.entry(uid).or_default();
+        }
+        for (uid, (holders, others)) in pods {
+            let mut target = self.target((Kind::Pod, format!("pod:{uid}")), holders);
+            // Only pods with a process that holds memory were scanned.
+            let is_scanned = !target.processes.is_empty();
+            target.relatives = self.relatives(&target.processes, || others).filter(|_| is_scanned);
+            let is_allocated = |gpu: &wire::Gpu| {
+                allocations().any(|it| it.pod_uid.as_deref() == Some(uid) && it.gpu == gpu.index)
+            };
+            let all = self.snapshot.gpus.iter().enumerate();
+            target.gpus.extend(all.filter(|(_, gpu)| is_allocated(gpu)).map(|(place, _)| place));
+            target.gpus.sort_unstable();
+            target.gpus.dedup();
             self.targets.push(target);
         }
     }

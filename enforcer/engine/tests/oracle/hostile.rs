@@ -44,6 +44,7 @@ pub(crate) fn walk(seed: u64) -> u64 {
                     outcome,
                     detail: String::new(),
                     released: Some(number(dice)),
+                    retry_after: None,
                 });
             }
         }

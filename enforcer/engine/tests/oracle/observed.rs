@@ -53,7 +53,7 @@ impl<'a> Coverage<'a> {
             Kind::Process => &self.processes,
             Kind::Workload => &self.workloads,
             Kind::Gpu => &self.gpus,
-            Kind::Lease | Kind::MpsServer | Kind::SlurmJob => &[],
+            Kind::Lease | Kind::MpsServer | Kind::SlurmJob | Kind::Pod => &[],
         }
     }
 
@@ -118,7 +118,7 @@ fn all<'a>(view: &'a View, kind: Kind) -> Vec<ObservedTarget<'a>> {
                 }
             }
         }
-        Kind::Lease | Kind::MpsServer | Kind::SlurmJob => {}
+        Kind::Lease | Kind::MpsServer | Kind::SlurmJob | Kind::Pod => {}
     }
     found
 }

@@ -218,6 +218,7 @@ impl Plan {
             channels: BTreeMap::new(),
             leases: None,
             slurm: Arc::default(),
+            kubernetes: None,
             rules: self.rules.iter().map(|rule| rule.rule()).collect(),
         })
     }
@@ -238,6 +239,7 @@ impl Plan {
                 per_gpu_hour: if tight { small(dice) } else { 100 },
                 per_user_hour: if tight { small(dice) } else { 100 },
                 per_node_hour: if tight { small(dice) } else { 100 },
+                per_namespace_hour: 100,
                 mass_share: dice.pick(&[0.5, 0.9]),
                 mass_min: u32::try_from(dice.of(2, 5)).unwrap(),
                 breaker_reset: Duration::from_secs(dice.pick(&[30, 600, 3600])),

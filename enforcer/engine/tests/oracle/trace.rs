@@ -314,7 +314,14 @@ struct Walk {
 
 /// Returns the report of an action that was not requested.
 fn stray(outcome: Outcome) -> ActionReport {
-    ActionReport { id: u64::MAX, outcome, detail: String::new(), released: None, acted: true }
+    ActionReport {
+        id: u64::MAX,
+        outcome,
+        detail: String::new(),
+        released: None,
+        acted: true,
+        retry_after: None,
+    }
 }
 
 impl Walk {
@@ -420,7 +427,14 @@ impl Walk {
             Outcome::Cancelled => ends,
             _ => true,
         };
-        self.engine.report(&ActionReport { id, outcome, detail: String::new(), released: None, acted });
+        self.engine.report(&ActionReport {
+            id,
+            outcome,
+            detail: String::new(),
+            released: None,
+            acted,
+            retry_after: None,
+        });
         self.oracle.reported(id, outcome);
         if outcome == Outcome::Released && ends {
             for slot in &mut self.world.slots {

@@ -5,6 +5,7 @@
 mod jobs;
 mod node;
 mod owner_holds;
+mod pods;
 
 use std::time::Duration;
 

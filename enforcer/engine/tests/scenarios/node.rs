@@ -8,6 +8,7 @@ use bailiff_engine::engine::{Engine, Now, Skip};
 use bailiff_engine::policy::{self, LoadContext, Mode, Policy};
 use bailiff_engine::verdict::{ActionReport, Outcome, Verdict, What};
 use bailiff_engine::view::View;
+use bailiff_snapshot::pod_resources::{ContainerName, PodAllocation, PodGpuState, PodGpus};
 use bailiff_snapshot::slurm::{AllocatedGpu, JobId, JobRecord, SlurmNode};
 use bailiff_snapshot::{Allocation, AllocationState, LastListed, LostGpu, Place, State, Word, wire};
 use snapshot_fixtures::stream as fixtures;
@@ -30,6 +31,24 @@ pub(crate) struct Process {
     pub(crate) confirmed: bool,
     /// Whether CRIU is known to have restored the process.
     pub(crate) restored: bool,
+    /// Name of its pod in namespace `team`. The UID has the pod's number.
+    pub(crate) pod: Option<u8>,
+}
+
+/// A GPU that is allocated to a pod.
+#[derive(Debug, Clone)]
+pub(crate) struct PodGpu {
+    /// Number of the pod.
+    pub(crate) pod: u8,
+    pub(crate) gpu: usize,
+    pub(crate) state: PodGpuState,
+    /// For how long it has been unused, in milliseconds.
+    pub(crate) unused_ms: Option<u64>,
+}
+
+/// Returns the UID of the pod with this number.
+pub(crate) fn uid(pod: u8) -> String {
+    format!("0b1c2d3e-0000-4000-8000-{pod:012}")
 }
 
 /// A GPU.
@@ -61,6 +80,8 @@ pub(crate) struct Node {
     pub(crate) gpus: Vec<Gpu>,
     /// Slurm jobs and the states of their GPUs; `None` if the source fails.
     pub(crate) jobs: Option<Vec<Job>>,
+    /// Allocated GPUs; `None` if the kubelet does not answer.
+    pub(crate) pod_gpus: Option<Vec<PodGpu>>,
     pub(crate) proc_up: bool,
     pub(crate) namespace: &'static str,
     pub(crate) boot: &'static str,
@@ -94,6 +115,7 @@ impl Node {
             processes: BTreeMap::new(),
             gpus: vec![Gpu { free_mib: 1000, fault: None, remembered: true, since_ms: None }; 2],
             jobs: Some(Vec::new()),
+            pod_gpus: Some(Vec::new()),
             proc_up: true,
             namespace: "host",
             boot: "boot-1",
@@ -125,6 +147,7 @@ impl Node {
             util: Some(0),
             confirmed: true,
             restored: false,
+            pod: None,
         })
     }
 
@@ -185,7 +208,14 @@ impl Node {
         let nothing =
             [Outcome::Gone, Outcome::IdentityChanged, Outcome::Refused, Outcome::Reprieved, Outcome::DryRun];
         let acted = !nothing.contains(&outcome);
-        self.engine.report(&ActionReport { id, outcome, detail: String::new(), released: None, acted });
+        self.engine.report(&ActionReport {
+            id,
+            outcome,
+            detail: String::new(),
+            released: None,
+            acted,
+            retry_after: None,
+        });
     }
 
     pub(crate) fn pause(&mut self) -> Option<u64> {
@@ -227,9 +257,11 @@ impl Node {
             relatives: Some(Vec::new()),
             lost: self.lost(),
             slurm: self.jobs.as_ref().map(|jobs| self.slurm(jobs)),
+            pods: self.pod_gpus.as_ref().map(|gpus| self.pods(gpus)),
             ..fixtures::snapshot(self.boot_ms / TICK, gpus, processes)
         };
         snapshot.sources.insert("proc".to_owned(), fixtures::source(self.proc_up));
+        snapshot.sources.insert("pod_resources".to_owned(), fixtures::source(self.pod_gpus.is_some()));
         snapshot.sources.insert("slurm".to_owned(), fixtures::source(self.jobs.is_some()));
         snapshot
     }
@@ -265,6 +297,26 @@ impl Node {
             }));
         }
         node
+    }
+
+    fn pods(&self, gpus: &[PodGpu]) -> PodGpus {
+        let allocation = |it: &PodGpu| PodAllocation {
+            container: ContainerName::new("team", &format!("pod-{}", it.pod), "main").unwrap(),
+            resource: "nvidia.com/gpu".to_owned(),
+            gpu: it.gpu.to_string(),
+            gpu_uuid: Some(format!("GPU-{}", it.gpu)),
+            shared: false,
+            share: Some(1.0),
+            state: it.state.into(),
+            pod_uid: Some(uid(it.pod)),
+            unused_since_ms: it.unused_ms.map(|unused| self.boot_ms - unused),
+            seconds: None,
+        };
+        PodGpus {
+            boot_ms: self.boot_ms,
+            allocations: gpus.iter().map(allocation).collect(),
+            ..PodGpus::default()
+        }
     }
 
     fn lost(&self) -> Vec<LostGpu> {
@@ -317,7 +369,7 @@ impl Node {
             ppid: 3000,
             uid: process.uid,
             user: process.uid.map(|uid| format!("user-{uid}")),
-            place: Place { cgroup: "/made.slice".to_owned(), ..Place::default() }.into(),
+            place: place(process.pod).into(),
             cpu_seconds: 1.0,
             orphaned: Some(false),
             reaped_cpu_seconds: Some(0.0),
@@ -326,6 +378,18 @@ impl Node {
             ..fixtures::facts(process.comm)
         };
         fixtures::process(pid, process.ticks, facts)
+    }
+}
+
+/// Returns the place of a process, in a container of a pod if it has one.
+fn place(pod: Option<u8>) -> Place {
+    let Some(pod) = pod else { return Place { cgroup: "/made.slice".to_owned(), ..Place::default() } };
+    Place {
+        cgroup: format!("/kubepods.slice/kubepods-pod{pod}.slice"),
+        pod_uid: Some(uid(pod)),
+        pod: Some(format!("pod-{pod}")),
+        namespace: Some("team".to_owned()),
+        ..Place::default()
     }
 }
 

@@ -57,6 +57,7 @@ fn notice(name: &str, is_full: bool) -> Notice {
             gpus: vec!["GPU-1".into(), "GPU-2".into()],
             notebook: text(&format!("/home/alice/{name}.ipynb")),
         },
+        outcome: None,
         about: (Arc::new(subject(Kind::Process, "process:42@7", &[])), Mode::Enforce),
     }
 }

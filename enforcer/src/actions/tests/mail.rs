@@ -124,6 +124,7 @@ fn notice(uid: u32, user: &str, target: &str) -> Arc<Notice> {
         evidence: None,
         when: SystemTime::UNIX_EPOCH + now().wall,
         part: Part { what: format!("your {target}"), short: "will be ended".into(), ..Part::default() },
+        outcome: None,
         about: (Arc::new(subject), Mode::Enforce),
     })
 }

@@ -348,6 +348,7 @@ fn subject(kind: Kind, id: &str, holders: &[ProcessKey]) -> Subject {
         user: None,
         gpus: vec!["GPU-1".into()],
         job: None,
+        pod: None,
         members,
     }
 }
@@ -380,6 +381,7 @@ fn request(subject: Subject, action: Action) -> ActionRequest {
         },
         leases: None,
         slurm: Arc::default(),
+        kubernetes: None,
         until: None,
     }
 }

@@ -151,6 +151,7 @@ fn notice(uid: Option<u32>, text: &str) -> Arc<Notice> {
         evidence: None,
         when: SystemTime::UNIX_EPOCH,
         part: notices::Part::default(),
+        outcome: None,
         about: (Arc::new(subject(Kind::Process, "process:4100@7", &[])), Mode::Enforce),
     })
 }

@@ -1,0 +1,238 @@
+//! Whether a pod may be evicted, and what the API server's answers mean. Pure: the requests are made elsewhere.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use bailiff_snapshot::pod_api::{OwnerKind, PodAnswer, PodFacts};
+use bailiff_snapshot::pod_resources::PodName;
+
+use crate::guard::Refusal;
+use crate::policy::{Keep, Recreated};
+use crate::verdict::Outcome;
+
+/// Namespaces of the system.
+const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+/// Priority classes of the system begin with this.
+const SYSTEM_CLASS: &str = "system-";
+
+/// Returns the pod of an answer to a `get`.
+///
+/// # Errors
+/// If the API server did not return this pod.
+pub fn found<'a>(answer: &'a PodAnswer, pod: &PodName) -> Result<&'a PodFacts, Refusal> {
+    match (answer.status, &answer.pod) {
+        (Some(200), Some(facts)) if facts.uid == pod.uid() => Ok(facts),
+        (Some(200), Some(facts)) => {
+            let why = format!("changed: pod {pod} now has the UID {}", facts.uid.escape_default());
+            Err(Refusal { outcome: Outcome::IdentityChanged, why })
+        }
+        _ => Err(refused(answer).unwrap_or_else(|| no_answer("the answer has no pod"))),
+    }
+}
+
+/// Decides whether a pod may be evicted.
+///
+/// # Errors
+/// With the reason why not.
+pub fn decide(facts: &PodFacts, pod: &PodName, recreated: Recreated) -> Result<(), Refusal> {
+    let refusal = |outcome, why: String| Err(Refusal { outcome, why: format!("pod {pod}: {why}") });
+    if !facts.on_this_node {
+        return refusal(Outcome::IdentityChanged, "changed: it runs on another node".to_owned());
+    }
+    if facts.deleting {
+        return refusal(Outcome::Reprieved, "it is already being deleted".to_owned());
+    }
+    if facts.phase != "Running" {
+        let why = format!("its phase is {}, not Running", facts.phase.escape_default());
+        return refusal(Outcome::Refused, why);
+    }
+    let class = facts.priority_class.as_deref().filter(|class| class.starts_with(SYSTEM_CLASS));
+    if let Some(class) = class {
+        return refusal(Outcome::NotEvictable, format!("its priority class is {}", class.escape_default()));
+    }
+    if SYSTEM.contains(&pod.namespace()) || facts.in_own_namespace {
+        let why = "its namespace belongs to the system or to GPU Bailiff";
+        return refusal(Outcome::NotEvictable, why.to_owned());
+    }
+    let Some(owner) = &facts.owner else { return Ok(()) };
+    let why = match owner.known() {
+        Some(OwnerKind::DaemonSet) => "it belongs to a DaemonSet, which creates it again on this node",
+        Some(OwnerKind::Node) => "it is a static pod, which the API server cannot evict",
+        _ if recreated == Recreated::Allow => return Ok(()),
+        Some(_) => "its owner creates it again, and the step has `recreated: skip`",
+        None => "its owner may create it again, and the step has `recreated: skip`",
+    };
+    refusal(Outcome::NotEvictable, format!("{why} ({})", owner.escape_default()))
+}
+
+/// Returns for how long the pod's annotation delays its eviction. Anyone who may change the pod can write it, so it delays no
+/// longer than the administrator permits after the match, and an invalid value counts as that time. Times are since the Unix
+/// epoch.
+pub fn kept_for(facts: &PodFacts, keep: &Keep, (matched, now): (Duration, Duration)) -> Option<Duration> {
+    let value = facts.annotation.as_deref()?;
+    let longest = matched.saturating_add(keep.max);
+    let time = humantime::parse_rfc3339_weak(value).ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    time.map_or(longest, |at| at.min(longest)).checked_sub(now).filter(|left| !left.is_zero())
+}
+
+/// Returns why the API server did not accept an eviction; `Ok` if it did.
+///
+/// # Errors
+/// With the reason. [`Outcome::Unknown`] means that it is unknown whether the eviction was accepted.
+pub fn accepted(answer: &PodAnswer) -> Result<(), Refusal> {
+    match answer.status {
+        Some(200 | 201) => Ok(()),
+        _ => Err(refused(answer).unwrap_or_else(|| Refusal {
+            outcome: Outcome::Unknown,
+            why: format!("no answer from the API server: {}", answer.message),
+        })),
+    }
+}
+
+/// Returns what a status other than success means; `None` if the request may have had an effect nevertheless.
+fn refused(answer: &PodAnswer) -> Option<Refusal> {
+    let outcome = match answer.status? {
+        404 => Outcome::Gone,
+        409 => Outcome::IdentityChanged,
+        429 if answer.by_budget => Outcome::BlockedByPdb,
+        // The token is read again for each request.
+        429 | 401 => Outcome::NoAnswer,
+        403 => Outcome::Forbidden,
+        400 | 405 | 415 | 422 => Outcome::Invalid,
+        500 => Outcome::ApiError,
+        _ => return None,
+    };
+    let status = answer.status.unwrap_or_default();
+    Some(Refusal { outcome, why: format!("the API server answered {status}: {}", answer.message) })
+}
+
+/// Returns the refusal for a `get` without an answer.
+pub fn no_answer(why: &str) -> Refusal {
+    Refusal { outcome: Outcome::NoAnswer, why: format!("no answer from the API server: {why}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "0b1c2d3e-0000-4000-8000-000000000001";
+
+    fn pod(namespace: &str) -> PodName {
+        PodName::new(namespace, "web", UID).unwrap()
+    }
+
+    fn facts() -> PodFacts {
+        PodFacts {
+            uid: UID.to_owned(),
+            on_this_node: true,
+            phase: "Running".to_owned(),
+            grace_seconds: 30,
+            ..PodFacts::default()
+        }
+    }
+
+    fn outcome<T>(result: Result<T, Refusal>) -> Option<Outcome> {
+        result.err().map(|refusal| refusal.outcome)
+    }
+
+    #[test]
+    fn every_row_of_the_table_of_owners() {
+        let (skip, never) = ([Some(Outcome::NotEvictable), None], [Some(Outcome::NotEvictable); 2]);
+        for (owner, expected) in [
+            (None, [None, None]),
+            (Some("Job"), skip),
+            (Some("ReplicaSet"), skip),
+            (Some("StatefulSet"), skip),
+            (Some("RayCluster"), skip),
+            (Some("DaemonSet"), never),
+            (Some("Node"), never),
+        ] {
+            let facts = PodFacts { owner: owner.map(Into::into), ..facts() };
+            let found = Recreated::ALL.map(|recreated| outcome(decide(&facts, &pod("team-a"), recreated)));
+            assert_eq!(found, expected, "{owner:?}");
+        }
+    }
+
+    #[test]
+    fn pod_is_evicted_only_as_it_was_evaluated() {
+        let with = |change: fn(&mut PodFacts)| {
+            let mut changed = facts();
+            change(&mut changed);
+            outcome(decide(&changed, &pod("team-a"), Recreated::Skip))
+        };
+        assert_eq!(with(|_| {}), None);
+        assert_eq!(with(|facts| facts.on_this_node = false), Some(Outcome::IdentityChanged));
+        assert_eq!(with(|facts| facts.deleting = true), Some(Outcome::Reprieved));
+        for phase in ["Pending", "Succeeded", "Failed", "Unknown", ""] {
+            let facts = PodFacts { phase: phase.to_owned(), ..facts() };
+            let found = outcome(decide(&facts, &pod("team-a"), Recreated::Skip));
+            assert_eq!(found, Some(Outcome::Refused), "{phase}");
+        }
+        for class in ["system-node-critical", "system-cluster-critical"] {
+            let facts = PodFacts { priority_class: Some(class.to_owned()), ..facts() };
+            let found = outcome(decide(&facts, &pod("team-a"), Recreated::Allow));
+            assert_eq!(found, Some(Outcome::NotEvictable), "{class}");
+        }
+        assert_eq!(with(|facts| facts.in_own_namespace = true), Some(Outcome::NotEvictable));
+        for namespace in SYSTEM {
+            let found = outcome(decide(&facts(), &pod(namespace), Recreated::Allow));
+            assert_eq!(found, Some(Outcome::NotEvictable), "{namespace}");
+        }
+    }
+
+    #[test]
+    fn annotation_delays_but_not_for_ever() {
+        let keep = Keep { annotation: "example.org/keep".to_owned(), max: Duration::from_hours(24) };
+        let hours = |hours: u64| Duration::from_hours(480_000 + hours);
+        let at = |hours: u64| humantime::format_rfc3339(UNIX_EPOCH + Duration::from_hours(480_000 + hours));
+        for (value, now, expected) in [
+            (None, 1, None),
+            (Some(at(3).to_string()), 1, Some(2)),
+            (Some(at(3).to_string()), 3, None),
+            (Some(at(1000).to_string()), 1, Some(23)),
+            (Some(at(1000).to_string()), 24, None),
+            (Some("for ever".to_owned()), 1, Some(23)),
+            (Some(String::new()), 30, None),
+            (Some("1960-01-01T00:00:00Z".to_owned()), 1, Some(23)),
+        ] {
+            let facts = PodFacts { annotation: value.clone(), ..facts() };
+            let left = kept_for(&facts, &keep, (hours(0), hours(now)));
+            assert_eq!(left, expected.map(Duration::from_hours), "{value:?} {now}");
+        }
+    }
+
+    #[test]
+    fn every_row_of_the_table_of_answers() {
+        let answer = |status| PodAnswer { status, message: "text".to_owned(), ..PodAnswer::default() };
+        for (status, to_get, to_evict) in [
+            (Some(200), Some(Outcome::NoAnswer), None),
+            (Some(201), Some(Outcome::NoAnswer), None),
+            (Some(404), Some(Outcome::Gone), Some(Outcome::Gone)),
+            (Some(409), Some(Outcome::IdentityChanged), Some(Outcome::IdentityChanged)),
+            (Some(429), Some(Outcome::NoAnswer), Some(Outcome::NoAnswer)),
+            (Some(401), Some(Outcome::NoAnswer), Some(Outcome::NoAnswer)),
+            (Some(403), Some(Outcome::Forbidden), Some(Outcome::Forbidden)),
+            (Some(400), Some(Outcome::Invalid), Some(Outcome::Invalid)),
+            (Some(422), Some(Outcome::Invalid), Some(Outcome::Invalid)),
+            (Some(500), Some(Outcome::ApiError), Some(Outcome::ApiError)),
+            (Some(502), Some(Outcome::NoAnswer), Some(Outcome::Unknown)),
+            (Some(503), Some(Outcome::NoAnswer), Some(Outcome::Unknown)),
+            (Some(504), Some(Outcome::NoAnswer), Some(Outcome::Unknown)),
+            (Some(302), Some(Outcome::NoAnswer), Some(Outcome::Unknown)),
+            (None, Some(Outcome::NoAnswer), Some(Outcome::Unknown)),
+        ] {
+            let answer = answer(status);
+            assert_eq!(outcome(found(&answer, &pod("team-a"))), to_get, "get {status:?}");
+            assert_eq!(outcome(accepted(&answer)), to_evict, "evict {status:?}");
+        }
+        let budget = PodAnswer { by_budget: true, ..answer(Some(429)) };
+        assert_eq!(outcome(accepted(&budget)), Some(Outcome::BlockedByPdb));
+    }
+
+    #[test]
+    fn pod_with_another_uid_is_another_pod() {
+        let answer = |facts| PodAnswer { status: Some(200), pod: Some(facts), ..PodAnswer::default() };
+        assert_eq!(outcome(found(&answer(facts()), &pod("team-a"))), None);
+        let other = PodFacts { uid: UID.replace('1', "2"), ..facts() };
+        assert_eq!(outcome(found(&answer(other), &pod("team-a"))), Some(Outcome::IdentityChanged));
+    }
+}

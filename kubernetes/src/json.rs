@@ -1,0 +1,165 @@
+//! The parts of the API server's JSON that are read.
+
+use std::time::SystemTime;
+
+use bailiff_snapshot::pod_api::{EventReason, OwnerKind, PodFacts};
+use bailiff_snapshot::pod_resources::PodName;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Annotation of the API server's copy of a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+/// The kubelet's default of `terminationGracePeriodSeconds`.
+const GRACE_SECONDS: u64 = 30;
+/// Maximum length of an annotation's value, which is a time.
+const LONGEST_VALUE: usize = 64;
+/// Maximum length of an Event's note, in bytes (`validation/events.go` of Kubernetes).
+const LONGEST_NOTE: usize = 1024;
+/// What a rule does: values of an Event's `action`.
+const ACTIONS: [(EventReason, &str, &str); 3] = [
+    (EventReason::GpuIdle, "Notify", "Normal"),
+    (EventReason::EvictedByRule, "Evict", "Normal"),
+    (EventReason::EvictionFailed, "Evict", "Warning"),
+];
+
+/// A pod.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Pod {
+    metadata: Metadata,
+    spec: Spec,
+    status: PodStatus,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    namespace: String,
+    uid: String,
+    deletion_timestamp: Option<String>,
+    #[serde(default)]
+    owner_references: Vec<Owner>,
+    #[serde(default)]
+    annotations: serde_json::Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Owner {
+    kind: String,
+    #[serde(default)]
+    controller: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    node_name: Option<String>,
+    priority_class_name: Option<String>,
+    termination_grace_period_seconds: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct PodStatus {
+    phase: String,
+}
+
+/// A `Status`, which the API server returns for an error.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Status {
+    pub(crate) message: String,
+    details: Details,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Details {
+    causes: Vec<Cause>,
+    retry_after_seconds: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+}
+
+impl Status {
+    /// Returns whether a disruption budget is the cause.
+    pub(crate) fn is_by_budget(&self) -> bool {
+        self.details.causes.iter().any(|cause| cause.reason == "DisruptionBudget")
+    }
+
+    /// Returns the seconds after which to ask again; 0 means that none are given.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        self.details.retry_after_seconds.filter(|seconds| *seconds > 0)
+    }
+}
+
+impl Pod {
+    /// Returns what decides about an eviction; `None` if this is another pod than the requested one.
+    pub(crate) fn facts(
+        self,
+        (requested, annotation): (&PodName, Option<&str>),
+        (node, own_namespace): (&str, &str),
+    ) -> Option<PodFacts> {
+        let Self { metadata, spec, status } = self;
+        if (metadata.namespace.as_str(), metadata.name.as_str()) != (requested.namespace(), requested.name())
+        {
+            return None;
+        }
+        let controller = metadata.owner_references.into_iter().find(|owner| owner.controller);
+        let mirror = metadata.annotations.contains_key(MIRROR).then_some(OwnerKind::Node.name());
+        let owner = mirror.map(str::to_owned).or_else(|| controller.map(|owner| owner.kind));
+        let annotation = annotation.and_then(|key| metadata.annotations.get(key)?.as_str());
+        Some(PodFacts {
+            annotation: annotation.map(|value| value.chars().take(LONGEST_VALUE).collect()),
+            uid: metadata.uid,
+            on_this_node: spec.node_name.as_deref() == Some(node),
+            in_own_namespace: metadata.namespace == own_namespace,
+            phase: status.phase,
+            deleting: metadata.deletion_timestamp.is_some(),
+            owner: owner.as_deref().map(Into::into),
+            priority_class: spec.priority_class_name,
+            grace_seconds: spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS),
+        })
+    }
+}
+
+/// Returns the body of an eviction. No grace period is sent: 0 would remove the object at once.
+pub(crate) fn eviction(pod: &PodName) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": pod.namespace(), "name": pod.name()},
+        "deleteOptions": {"preconditions": {"uid": pod.uid()}},
+    })
+}
+
+/// Returns the body of an Event about a pod.
+pub(crate) fn event(
+    pod: &PodName,
+    (reason, note): (EventReason, &str),
+    node: &str,
+    now: SystemTime,
+) -> Value {
+    let known = ACTIONS.iter().find(|known| known.0 == reason);
+    let (action, kind) = known.map_or(("Notify", "Normal"), |known| (known.1, known.2));
+    // The name that the API server generates must not contain `.-`.
+    let prefix = pod.name().trim_end_matches('.');
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": pod.namespace(), "generateName": format!("{prefix}-")},
+        "eventTime": humantime::format_rfc3339_micros(now).to_string(),
+        "reportingController": "gpu-bailiff",
+        "reportingInstance": node,
+        "action": action,
+        "reason": reason.name(),
+        "type": kind,
+        "note": &note[..note.floor_char_boundary(LONGEST_NOTE)],
+        "regarding": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace(), "name": pod.name(), "uid": pod.uid(),
+        },
+    })
+}

@@ -1,0 +1,524 @@
+//! The step `evict_pod` with `bailiff-kubernetes`, an API server, and processes in the cgroups of pods.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a case runs programs, reads files and fails loudly"
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+
+use bailiff_lifecycle::control::query;
+use end_to_end::api_server::{ApiServer, Reply, failure};
+use end_to_end::cgroups::Slice;
+use end_to_end::enforcer::Enforcer;
+use end_to_end::node::{Node, TICKS};
+use end_to_end::programs;
+use end_to_end::tenant::{NOBODY_UID, Tenant};
+use end_to_end::wait::until;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// UIDs of two pods. Other tests have other pods on the same machine.
+static UID: LazyLock<String> = LazyLock::new(|| uid(1));
+static OTHER_UID: LazyLock<String> = LazyLock::new(|| uid(2));
+
+fn uid(pod: u8) -> String {
+    format!("0b1c2d3e-0000-4000-800{pod}-{:012}", std::process::id())
+}
+
+/// Namespace, name and UID of the pod.
+fn pod() -> (&'static str, &'static str, &'static str) {
+    ("team", "web", &UID)
+}
+
+/// The next pod of this name.
+fn other() -> (&'static str, &'static str, &'static str) {
+    ("team", "web", &OTHER_UID)
+}
+
+/// A node whose enforcer evicts idle pods.
+struct Stage {
+    // The enforcer ends first, so that it does not wait for processes.
+    enforcer: Option<Enforcer>,
+    kubernetes: Option<Child>,
+    node: Node,
+    api: ApiServer,
+    /// Directory of the pods' logs.
+    pods: TempDir,
+    slice: Slice,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(exporter_flags: &[&str]) -> Self {
+        let pods = tempfile::tempdir().unwrap();
+        let flag = format!("--pods={}", pods.path().display());
+        let ticks: Vec<&str> =
+            TICKS.into_iter().chain([flag.as_str()]).chain(exporter_flags.iter().copied()).collect();
+        let node = Node::with_ticks("version: 1\nrules: []", &[""], &ticks);
+        let api = ApiServer::start();
+        let stage = Self { enforcer: None, kubernetes: None, node, api, pods, slice: Slice::new() };
+        stage.rules("enforce", "{}", "");
+        stage
+    }
+
+    fn socket(&self) -> String {
+        self.node.home.path().join("api.sock").display().to_string()
+    }
+
+    fn rules(&self, mode: &str, step: &str, more: &str) {
+        self.node.home.write(&format!(
+            "version: 1
+mode: {mode}
+allow_root: true
+defaults: {{startup_grace: 0s, clear_after: 1, cooldown: 0s}}
+limits: {{per_gpu_hour: 100, per_user_hour: 100, per_node_hour: 100, per_namespace_hour: 100, mass_min: 9}}
+kubernetes: {{socket: {}}}
+{more}
+rules:
+  - name: idle-pod
+    target: pod
+    when: {{gpu_util: {{max: 1%}}, cpu_util: {{max: 50%}}}}
+    for: {{samples: 3}}
+    then: [{{evict_pod: {step}}}]
+",
+            self.socket()
+        ));
+    }
+
+    /// Adds a channel, and replaces the steps.
+    fn channel(&self, channels: &str, steps: &str) {
+        let rules = fs::read_to_string(self.node.home.rules()).unwrap();
+        let rules =
+            rules.replace("{evict_pod: {}}", steps).replace("rules:", &format!("notify: {channels}\nrules:"));
+        self.node.home.write(&rules);
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(programs::built("bailiff-kubernetes"));
+        command.args(["--socket", &self.socket(), "--api-server", self.api.address()]);
+        command.arg("--service-account").arg(self.api.account()).env("BAILIFF_NODE_NAME", "node-1");
+        command
+    }
+
+    /// Starts `bailiff-kubernetes` and the enforcer.
+    fn start(&mut self) {
+        self.start_kubernetes();
+        self.enforcer = Some(self.node.home.enforcer(&[]));
+    }
+
+    fn start_kubernetes(&mut self) {
+        self.kubernetes = Some(self.command().stderr(Stdio::null()).spawn().unwrap());
+        until("the socket", || UnixStream::connect(self.socket()).ok());
+    }
+
+    /// Starts a process in a container of a pod.
+    fn process(&self, (namespace, name, uid): (&str, &str, &str), container: char) -> Tenant {
+        let _ = fs::create_dir(self.pods.path().join(format!("{namespace}_{name}_{uid}")));
+        let tenant = Tenant::ending_on_term(&self.node.home);
+        let (pod, id) = (uid.replace('-', "_"), container.to_string().repeat(64));
+        self.slice.take(&format!("kubepods-pod{pod}.slice/cri-containerd-{id}.scope"), tenant.pid());
+        tenant
+    }
+
+    /// Starts such a process with GPU memory.
+    fn holder(&self, pod: (&str, &str, &str), container: char) -> Tenant {
+        let tenant = self.process(pod, container);
+        self.node.hold(&tenant, 0, "used: 1GiB");
+        tenant
+    }
+
+    /// Adds the pod to the API server, starts a process that holds memory in it, and starts the programs.
+    fn with_pod(&mut self, change: impl FnOnce(&mut Value)) -> Tenant {
+        self.api.add_pod(pod(), change);
+        let tenant = self.holder(pod(), 'a');
+        self.start();
+        tenant
+    }
+
+    /// Waits for an eviction, and ends the processes of the pod as the kubelet does.
+    fn until_evicted(&self, tenants: &mut [&mut Tenant]) {
+        until("an eviction", || (!self.api.evictions().is_empty()).then_some(()));
+        tenants.iter_mut().for_each(|tenant| tenant.end());
+    }
+
+    fn until_result(&self, result: &str) -> Value {
+        self.node.home.until_line("evict_pod", result)
+    }
+
+    fn until_ticks(&self, ticks: u64) {
+        self.enforcer.as_ref().unwrap().ticks(ticks);
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(self.enforcer.take());
+        if let Some(mut kubernetes) = self.kubernetes.take() {
+            kubernetes.kill().unwrap();
+            kubernetes.wait().unwrap();
+        }
+    }
+}
+
+fn owned_by(kind: &str) -> impl FnOnce(&mut Value) {
+    let owners = json!([{"kind": "Other"}, {"kind": kind, "controller": true}]);
+    move |pod| pod["metadata"]["ownerReferences"] = owners
+}
+
+#[test]
+fn idle_pod_is_evicted_by_its_uid_and_no_process_is_signalled() {
+    let mut stage = Stage::new();
+    let mut tenant = stage.with_pod(|_| {});
+    stage.until_evicted(&mut [&mut tenant]);
+    let line = stage.until_result("released");
+    assert_eq!(line["detail"], "pod team/web", "{line}");
+    assert_eq!(line["target"]["pod"], json!({"namespace": "team", "name": "web", "uid": *UID}), "{line}");
+    assert!(line["sent"].as_array().is_none_or(Vec::is_empty), "{line}");
+    let evictions = stage.api.evictions();
+    assert_eq!(evictions.len(), 1);
+    assert_eq!(evictions[0].what, "POST /api/v1/namespaces/team/pods/web/eviction");
+    assert_eq!(evictions[0].body["deleteOptions"], json!({"preconditions": {"uid": *UID}}));
+    let page = stage.enforcer.as_ref().unwrap().page();
+    assert_eq!(page.value("bailiff_kills_total", &[("result", "released")]), Some(1.0));
+}
+
+#[test]
+fn dry_run_tests_the_eviction() {
+    let mut stage = Stage::new();
+    stage.rules("dry-run", "{}", "");
+    let tenant = stage.with_pod(|_| {});
+    let line = stage.until_result("dry_run");
+    assert_eq!(line["detail"], "dry run: would evict pod team/web: the API server would accept it", "{line}");
+    assert!(stage.api.requests().iter().any(|request| request.what.ends_with("/web/eviction?dryRun=All")));
+    assert!(stage.api.evictions().is_empty() && tenant.is_running());
+}
+
+#[test]
+fn busy_process_in_another_container_keeps_the_pod() {
+    let mut stage = Stage::new();
+    stage.api.add_pod(pod(), |_| {});
+    let _idle = stage.holder(pod(), 'a');
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "while :; do :; done"]);
+    let mut busy = Tenant::spawn(&stage.node.home, shell);
+    let uid = UID.replace('-', "_");
+    let id = "b".repeat(64);
+    stage.slice.take(&format!("kubepods-pod{uid}.slice/cri-containerd-{id}.scope"), busy.pid());
+    stage.start();
+    stage.until_ticks(8);
+    assert!(stage.api.evictions().is_empty());
+    busy.end();
+    until("an eviction", || (!stage.api.evictions().is_empty()).then_some(()));
+}
+
+#[test]
+fn pods_that_would_come_back_are_skipped() {
+    for kind in ["Job", "ReplicaSet", "StatefulSet", "RayCluster", "DaemonSet", "Node"] {
+        let mut stage = Stage::new();
+        let tenant = stage.with_pod(owned_by(kind));
+        let line = stage.until_result("not_evictable");
+        assert!(line["detail"].as_str().unwrap().contains(kind), "{line}");
+        assert!(stage.api.evictions().is_empty() && tenant.is_running(), "{kind}");
+    }
+}
+
+#[test]
+fn recreated_pods_are_evicted_if_the_rule_permits_it() {
+    let mut stage = Stage::new();
+    stage.rules("enforce", "{recreated: allow}", "");
+    let mut tenant = stage.with_pod(owned_by("StatefulSet"));
+    stage.until_evicted(&mut [&mut tenant]);
+    stage.until_result("released");
+}
+
+#[test]
+fn pod_that_differs_from_the_evaluated_one_is_kept() {
+    type Change = fn(&mut Value);
+    let cases: [(&str, &str, Change); 6] = [
+        ("identity_changed", "another node", |pod| pod["spec"]["nodeName"] = json!("node-2")),
+        ("identity_changed", &OTHER_UID, |pod| pod["metadata"]["uid"] = json!(*OTHER_UID)),
+        ("refused", "phase", |pod| pod["status"]["phase"] = json!("Pending")),
+        ("reprieved", "already being deleted", |pod| pod["metadata"]["deletionTimestamp"] = json!("now")),
+        ("not_evictable", "system-node-critical", |pod| {
+            pod["spec"]["priorityClassName"] = json!("system-node-critical");
+        }),
+        ("not_evictable", "static", |pod| {
+            pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+        }),
+    ];
+    for (result, why, change) in cases {
+        let mut stage = Stage::new();
+        let tenant = stage.with_pod(change);
+        let line = stage.until_result(result);
+        assert!(line["detail"].as_str().unwrap().contains(why), "{line}");
+        assert!(stage.api.evictions().is_empty() && tenant.is_running(), "{why}");
+    }
+}
+
+#[test]
+fn pod_without_an_object_is_gone() {
+    let mut stage = Stage::new();
+    let tenant = stage.with_pod(|_| {});
+    stage.api.remove_pod(("team", "web"));
+    let line = stage.until_result("gone");
+    assert!(line["detail"].as_str().unwrap().contains("404"), "{line}");
+    assert!(tenant.is_running());
+}
+
+/// Returns the answer of an API server if a disruption budget does not permit the eviction.
+pub(crate) fn by_budget() -> Value {
+    let causes =
+        json!({"causes": [{"reason": "DisruptionBudget", "message": "needs 1 healthy pods and has 1"}]});
+    failure(
+        429,
+        "TooManyRequests",
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+        &causes,
+    )
+}
+
+#[test]
+fn every_refusal_of_an_eviction_has_its_result() {
+    let plain = |code, reason, message| failure(code, reason, message, &Value::Null);
+    let refused = |code, body| Reply::With(code, "", body);
+    for (reply, result, hold) in [
+        (Reply::With(429, "Retry-After: 600\r\n", by_budget()), "blocked_by_pdb", "a disruption budget"),
+        (
+            refused(429, plain(429, "TooManyRequests", "slow down")),
+            "no_answer",
+            "the API server of Kubernetes",
+        ),
+        (
+            refused(401, plain(401, "Unauthorized", "Unauthorized")),
+            "no_answer",
+            "the API server of Kubernetes",
+        ),
+        (
+            refused(403, plain(403, "Forbidden", "not this pod, or not on this node")),
+            "forbidden",
+            "the API server of Kubernetes",
+        ),
+        (refused(422, plain(422, "Invalid", "not valid")), "invalid", "the API server of Kubernetes"),
+        (
+            refused(500, plain(500, "InternalError", "This pod has more than one PodDisruptionBudget")),
+            "api_error",
+            "the API server of Kubernetes",
+        ),
+        (
+            refused(503, plain(503, "ServiceUnavailable", "not now")),
+            "unknown",
+            "the API server of Kubernetes",
+        ),
+        (
+            Reply::With(302, "Location: https://127.0.0.1:1/\r\n", json!("moved")),
+            "unknown",
+            "the API server of Kubernetes",
+        ),
+        (Reply::With(200, "", json!("<html>")), "unknown", "the API server of Kubernetes"),
+        (Reply::Lost, "unknown", "the API server of Kubernetes"),
+    ] {
+        let mut stage = Stage::new();
+        stage.api.reply(&[reply.clone(), reply.clone()]);
+        let tenant = stage.with_pod(|_| {});
+        let line = stage.until_result(result);
+        assert!(tenant.is_running(), "{reply:?}: {line}");
+        let withheld = stage.node.home.until_line("evict_pod", "withheld");
+        let detail = withheld["detail"].as_str().unwrap();
+        assert!(detail.contains(hold), "{reply:?}: {withheld}");
+    }
+}
+
+#[test]
+fn eviction_is_tried_again_after_a_lost_answer_and_verified() {
+    let mut stage = Stage::new();
+    stage.api.reply(&[Reply::With(
+        429,
+        "Retry-After: 1\r\n",
+        failure(429, "TooManyRequests", "", &Value::Null),
+    )]);
+    let mut tenant = stage.with_pod(|_| {});
+    stage.until_result("no_answer");
+    until("a second eviction", || (stage.api.evictions().len() == 2).then_some(()));
+    tenant.end();
+    stage.until_result("released");
+}
+
+#[test]
+fn processes_that_still_run_after_the_grace_period_are_not_signalled() {
+    let mut stage = Stage::new();
+    stage.rules("enforce", "{}", "");
+    let tenant = stage.with_pod(|pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(0));
+    let line = stage.until_result("not_terminated");
+    assert!(line["detail"].as_str().unwrap().contains(&tenant.pid().to_string()), "{line}");
+    assert!(tenant.is_running() && tenant.terms_received() == 0);
+    assert_eq!(stage.api.evictions().len(), 1);
+}
+
+#[test]
+fn protected_process_in_any_container_keeps_the_pod() {
+    let mut stage = Stage::new();
+    stage.api.add_pod(pod(), |_| {});
+    let _idle = stage.holder(pod(), 'a');
+    // The enforcer reads processes without GPU memory again before the action.
+    let sidecar = stage.process(pod(), 'b');
+    let name = fs::read_to_string(format!("/proc/{}/comm", sidecar.pid())).unwrap();
+    stage.rules("enforce", "{}", &format!("protect: {{comms: [{}]}}", name.trim()));
+    stage.start();
+    stage.until_ticks(8);
+    assert!(stage.api.requests().is_empty());
+}
+
+#[test]
+fn dead_service_holds_the_step_and_nothing_else() {
+    let mut stage = Stage::new();
+    stage.api.add_pod(pod(), |_| {});
+    let _tenant = stage.holder(pod(), 'a');
+    stage.enforcer = Some(stage.node.home.enforcer(&[]));
+    let line = stage.until_result("no_answer");
+    assert!(line["detail"].as_str().unwrap().contains("api.sock"), "{line}");
+    stage.start_kubernetes();
+    // It is asked again after 10 s.
+    until("an eviction", || (!stage.api.evictions().is_empty()).then_some(()));
+}
+
+#[test]
+fn eviction_that_was_interrupted_never_evicts_another_pod() {
+    let mut stage = Stage::new();
+    let mut tenant = stage.with_pod(|_| {});
+    until("an eviction", || (!stage.api.evictions().is_empty()).then_some(()));
+    // SIGKILL between the request and the verification; the pod is replaced by one of the same name.
+    stage.enforcer.as_ref().unwrap().signal(rustix::process::Signal::KILL);
+    drop(stage.enforcer.take());
+    tenant.end();
+    stage.api.add_pod(other(), |_| {});
+    let _new = stage.holder(other(), 'c');
+    stage.node.hold(&stage.process(other(), 'd'), 0, "used: 1GiB, sm: 90");
+    stage.enforcer = Some(stage.node.home.enforcer(&[]));
+    stage.until_ticks(8);
+    let uids =
+        stage.api.evictions().into_iter().map(|it| it.body["deleteOptions"]["preconditions"]["uid"].clone());
+    assert_eq!(uids.collect::<Vec<Value>>(), [json!(*UID)]);
+}
+
+#[test]
+fn events_say_what_happens_to_the_pod() {
+    let mut stage = Stage::new();
+    stage.channel(
+        "{pod: {event: true}}",
+        "{notify: [pod]}, {after: {samples: 2}, evict_pod: {requires_notice: true}}",
+    );
+    let mut tenant = stage.with_pod(|_| {});
+    stage.until_evicted(&mut [&mut tenant]);
+    stage.until_result("released");
+    let events = until("the Events", || Some(stage.api.events()).filter(|events| events.len() == 2));
+    let of_pod = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "web", "uid": *UID});
+    for (event, reason) in events.iter().zip(["GPUIdle", "EvictedByRule"]) {
+        assert_eq!((&event["reason"], &event["regarding"]), (&json!(reason), &of_pod), "{event}");
+        assert_eq!(
+            (&event["reportingController"], &event["reportingInstance"]),
+            (&json!("gpu-bailiff"), &json!("node-1"))
+        );
+        assert!(
+            event["note"].as_str().unwrap().contains("idle-pod") && event["eventTime"].is_string(),
+            "{event}"
+        );
+        assert_eq!(event["metadata"], json!({"namespace": "team", "generateName": "web-"}));
+    }
+    assert!(events[0]["note"].as_str().unwrap().contains("will be evicted"), "{}", events[0]);
+}
+
+#[test]
+fn annotation_of_the_pod_delays_its_eviction() {
+    let mut stage = Stage::new();
+    let keep = format!(
+        "kubernetes: {{socket: {}, keep_annotation: example.org/keep, keep_max: 24h}}",
+        stage.socket()
+    );
+    let rules = fs::read_to_string(stage.node.home.rules()).unwrap();
+    stage.node.home.write(&rules.replace(&format!("kubernetes: {{socket: {}}}", stage.socket()), &keep));
+    let tenant =
+        stage.with_pod(|pod| pod["metadata"]["annotations"] = json!({"example.org/keep": "for ever"}));
+    let line = stage.until_result("kept");
+    assert!(line["detail"].as_str().unwrap().contains("example.org/keep is for ever"), "{line}");
+    let withheld = stage.node.home.until_line("evict_pod", "withheld");
+    assert!(withheld["detail"].as_str().unwrap().contains("annotation"), "{withheld}");
+    assert!(stage.api.evictions().is_empty() && tenant.is_running());
+}
+
+#[test]
+fn only_root_may_ask_and_names_are_checked() {
+    let mut stage = Stage::new();
+    stage.api.add_pod(pod(), |_| {});
+    stage.start_kubernetes();
+    let socket = stage.node.home.path().join("api.sock");
+    let ask = |request: Value| query(&socket, &request).unwrap();
+    let get = |namespace: &str, name: &str| {
+        ask(json!({"get": {"pod": {"namespace": namespace, "name": name, "uid": *UID}}}))
+    };
+    let found = get("team", "web");
+    assert_eq!((&found["status"], &found["pod"]["on_this_node"]), (&json!(200), &json!(true)), "{found}");
+    let before = stage.api.requests().len();
+    for (namespace, name) in [("team", "web/eviction"), ("../..", "web"), ("team", "web?x"), ("team", "")] {
+        let refused = get(namespace, name);
+        assert_eq!(refused["ok"], json!(false), "{namespace} {name}: {refused}");
+    }
+    assert_eq!(stage.api.requests().len(), before, "nothing was sent to the API server");
+    // Another user, even one who can open the socket.
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
+    let mut python = Command::new("/usr/bin/python3");
+    let script = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b'{}\\n'); print(s.recv(999).decode())";
+    let output = python.args(["-c", script]).arg(&socket).uid(NOBODY_UID).gid(NOBODY_UID).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("only root may ask"), "{text} {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn token_is_read_for_each_request() {
+    let mut stage = Stage::new();
+    stage.api.add_pod(pod(), |_| {});
+    stage.start_kubernetes();
+    let socket = stage.node.home.path().join("api.sock");
+    let get = || {
+        query(&socket, &json!({"get": {"pod": {"namespace": "team", "name": "web", "uid": *UID}}})).unwrap()
+    };
+    assert_eq!(get()["status"], 200);
+    stage.api.accept("next-token");
+    assert_eq!(get()["status"], 401);
+    fs::write(stage.api.account().join("token"), "next-token\n").unwrap();
+    assert_eq!(get()["status"], 200);
+    // Another authority is not trusted.
+    let other = ApiServer::start();
+    fs::copy(other.account().join("ca.crt"), stage.api.account().join("ca.crt")).unwrap();
+    let refused = get();
+    assert!(refused.get("status").is_none() && !refused["message"].as_str().unwrap().is_empty(), "{refused}");
+}
+
+#[test]
+fn missing_node_token_or_certificate_is_exit_code_64() {
+    let stage = Stage::new();
+    let code = |command: &mut Command| {
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, why) = code(stage.command().env_remove("BAILIFF_NODE_NAME"));
+    assert!(status == Some(64) && why.contains("spec.nodeName"), "{why}");
+    for file in ["token", "ca.crt", "namespace"] {
+        let path = stage.api.account().join(file);
+        let text = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let (status, why) = code(&mut stage.command());
+        assert!(status == Some(64) && why.contains(file), "{file}: {why}");
+        fs::write(&path, text).unwrap();
+    }
+    let (status, why) = code(stage.command().args(["--api-server", "http://127.0.0.1:1"]));
+    assert!(status == Some(64) && why.contains("https://"), "{why}");
+}

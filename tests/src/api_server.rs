@@ -1,0 +1,237 @@
+//! An API server of Kubernetes over TLS that knows pods and evictions. Its answers have the form of those of real API servers
+//! (1.20 and 1.36).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustls::{ServerConnection, StreamOwned};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::certificates::Authority;
+use crate::tls;
+
+/// The token that the server accepts.
+pub const TOKEN: &str = "test-token";
+
+/// A request that the server received.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiRequest {
+    /// Method and target, such as `POST /api/v1/namespaces/a/pods/b/eviction?dryRun=All`.
+    pub what: String,
+    /// Body.
+    pub body: Value,
+}
+
+/// What the server does with the next eviction, other than to carry it out.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// Answers with this status, header lines and body.
+    With(u16, &'static str, Value),
+    /// Carries it out, and closes the connection without an answer.
+    Lost,
+}
+
+#[derive(Default)]
+struct State {
+    /// Pods by the path of their URL.
+    pods: BTreeMap<String, Value>,
+    replies: VecDeque<Reply>,
+    requests: Vec<ApiRequest>,
+    token: String,
+}
+
+/// The server, with the service account of a client. The state is that of the made-up server.
+pub struct ApiServer {
+    state: Arc<Mutex<State>>,
+    account: TempDir,
+    address: String,
+}
+
+fn path((namespace, name): (&str, &str)) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods/{name}")
+}
+
+/// Returns a `Status` of a failure.
+pub fn failure(code: u16, reason: &str, message: &str, details: &Value) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "details": details, "code": code,
+    })
+}
+
+impl ApiServer {
+    /// Starts a server without pods.
+    ///
+    /// # Panics
+    /// If a file cannot be written.
+    pub fn start() -> Self {
+        let state = Arc::new(Mutex::new(State { token: TOKEN.to_owned(), ..State::default() }));
+        let shared = Arc::clone(&state);
+        let answers = move |request: &ApiRequest, token: &str| answer(request, token, &shared);
+        Self { state, ..Self::answering(answers) }
+    }
+
+    /// Starts a server with these answers.
+    ///
+    /// # Panics
+    /// If a file cannot be written.
+    pub fn answering(answers: impl Fn(&ApiRequest, &str) -> Option<ApiAnswer> + Send + 'static) -> Self {
+        let (authority, account) = (Authority::new("cluster"), tempfile::tempdir().expect("a directory"));
+        for (name, text) in [("token", TOKEN), ("ca.crt", &authority.pem()), ("namespace", "bailiff")] {
+            fs::write(account.path().join(name), text).expect("a file");
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("https://{}", listener.local_addr().expect("an address"));
+        let config = tls::server(&authority.signs(&["127.0.0.1"]));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
+                // A client that gives up is its own test's concern.
+                let _ = serve(StreamOwned::new(connection, stream), &answers);
+            }
+        });
+        Self { state: Arc::default(), account, address }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the address.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns the directory of the client's service account.
+    pub fn account(&self) -> PathBuf {
+        self.account.path().to_owned()
+    }
+
+    /// Adds a running pod of node `node-1`; `change` changes it.
+    pub fn add_pod(&self, (namespace, name, uid): (&str, &str, &str), change: impl FnOnce(&mut Value)) {
+        let mut pod = json!({
+            "kind": "Pod", "apiVersion": "v1",
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 1, "restartPolicy": "Always"},
+            "status": {"phase": "Running"},
+        });
+        change(&mut pod);
+        self.state().pods.insert(path((namespace, name)), pod);
+    }
+
+    /// Removes a pod.
+    pub fn remove_pod(&self, pod: (&str, &str)) {
+        self.state().pods.remove(&path(pod));
+    }
+
+    /// Sets what the server does with the next evictions.
+    pub fn reply(&self, replies: &[Reply]) {
+        self.state().replies = replies.iter().cloned().collect();
+    }
+
+    /// Sets the token that the server accepts from now on.
+    pub fn accept(&self, token: &str) {
+        token.clone_into(&mut self.state().token);
+    }
+
+    /// Returns all requests so far.
+    pub fn requests(&self) -> Vec<ApiRequest> {
+        self.state().requests.clone()
+    }
+
+    /// Returns the Events so far.
+    pub fn events(&self) -> Vec<Value> {
+        let all = self.requests().into_iter();
+        all.filter(|request| request.what.ends_with("/events")).map(|request| request.body).collect()
+    }
+
+    /// Returns the evictions so far that were no dry runs.
+    pub fn evictions(&self) -> Vec<ApiRequest> {
+        let all = self.requests().into_iter();
+        all.filter(|request| request.what.ends_with("/eviction") && !request.what.contains("dryRun"))
+            .collect()
+    }
+}
+
+/// Answers one request.
+fn serve(
+    mut stream: StreamOwned<ServerConnection, TcpStream>,
+    answers: &impl Fn(&ApiRequest, &str) -> Option<ApiAnswer>,
+) -> io::Result<()> {
+    stream.sock.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut reader = BufReader::new(&mut stream);
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? <= 2 {
+            break;
+        }
+        lines.push(line.trim_end().to_owned());
+    }
+    let header = |name: &str| {
+        let all = lines.iter().skip(1).filter_map(|line| line.split_once(": "));
+        all.filter(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned()).next()
+    };
+    let length = header("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let what = lines.first().and_then(|line| line.strip_suffix(" HTTP/1.1")).unwrap_or_default().to_owned();
+    let request = ApiRequest { what, body: serde_json::from_slice(&body).unwrap_or_default() };
+    let authorization = header("authorization").unwrap_or_default();
+    let token = authorization.strip_prefix("Bearer ").unwrap_or_default();
+    let Some((status, headers, body)) = answers(&request, token) else { return Ok(()) };
+    let body = if body.is_string() { body.as_str().unwrap_or_default().to_owned() } else { body.to_string() };
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n{body}"
+    )?;
+    stream.conn.send_close_notify();
+    stream.flush()
+}
+
+/// Status, header lines and body of an answer.
+pub type ApiAnswer = (u16, &'static str, Value);
+
+/// Returns an answer of the made-up API server; `None` for no answer.
+fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<ApiAnswer> {
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    state.requests.push(request.clone());
+    if token != state.token {
+        return Some((401, "", failure(401, "Unauthorized", "Unauthorized", &Value::Null)));
+    }
+    let (method, target) = request.what.split_once(' ')?;
+    if method == "POST" && target.starts_with("/apis/events.k8s.io/v1/namespaces/") {
+        return Some((201, "", request.body.clone()));
+    }
+    let (target, query) = target.split_once('?').unwrap_or((target, ""));
+    let evicts = method == "POST" && target.ends_with("/eviction");
+    let path = target.trim_end_matches("/eviction");
+    let reply = if evicts && query.is_empty() { state.replies.pop_front() } else { None };
+    if let Some(Reply::With(status, headers, body)) = reply {
+        return Some((status, headers, body));
+    }
+    let Some(pod) = state.pods.get_mut(path) else {
+        let details = json!({"kind": "pods"});
+        return Some((404, "", failure(404, "NotFound", "pods not found", &details)));
+    };
+    if !evicts {
+        return Some((200, "", pod.clone()));
+    }
+    if request.body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"] {
+        let message = "Operation cannot be fulfilled on pods: Precondition failed: UID in precondition";
+        return Some((409, "", failure(409, "Conflict", message, &Value::Null)));
+    }
+    if query.is_empty() {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-03-01T00:00:00Z");
+    }
+    let created =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    if matches!(reply, Some(Reply::Lost)) { None } else { Some((201, "", created)) }
+}

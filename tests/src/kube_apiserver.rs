@@ -1,0 +1,170 @@
+//! A real API server of Kubernetes (`tests/kube-apiserver`) with its own etcd, and a proxy in front of it. There is no kubelet and
+//! no controller, so the test writes what they would write.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::api_server::{ApiRequest, ApiServer, TOKEN};
+use crate::programs;
+use crate::wait::until;
+
+/// Token of a user who may do everything, and of one who has only the rights of the role.
+const ADMIN: &str = "admin-token";
+
+/// The server, ended with its test.
+pub struct KubeApiServer {
+    address: String,
+    _directory: TempDir,
+    children: Vec<Child>,
+}
+
+/// Returns a free port. Another program could take it before it is used.
+fn port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+impl KubeApiServer {
+    /// Starts an API server. A client with the token [`TOKEN`] has its rights in namespace `team`.
+    ///
+    /// # Panics
+    /// If it is not built (`tests/kube-apiserver`), or does not start.
+    pub fn start() -> Self {
+        let program = programs::root().join("target/kube-apiserver/kube-apiserver");
+        assert!(program.exists(), "no {}: run `make test-kubernetes`", program.display());
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, [store, peer, secure]) = (directory.path(), [port(), port(), port()]);
+        let client = "system:serviceaccount:bailiff:bailiff";
+        let tokens = format!("{ADMIN},admin,1,system:masters\n{TOKEN},{client},2\n");
+        fs::write(path.join("tokens.csv"), tokens).expect("a file");
+        let key = Command::new("openssl").args(["genrsa", "-out"]).arg(path.join("sa.key")).output();
+        assert!(key.expect("openssl starts").status.success());
+        let log = |name: &str| fs::File::create(path.join(name)).expect("a file");
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let etcd = Command::new("etcd")
+            .args(["--listen-client-urls", &url(store), "--advertise-client-urls", &url(store)])
+            .args(["--listen-peer-urls", &url(peer), "--data-dir"])
+            .arg(path.join("etcd"))
+            .stderr(log("etcd.log"))
+            .spawn()
+            .expect("etcd starts");
+        let flag = |name: &str, file: &str| format!("--{name}={}", path.join(file).display());
+        let server = Command::new(program)
+            .args([format!("--etcd-servers={}", url(store)), format!("--secure-port={secure}")])
+            .args(["--bind-address=127.0.0.1", "--insecure-port=0", "--service-cluster-ip-range=10.0.0.0/24"])
+            // The controller that creates service accounts does not run.
+            .arg("--disable-admission-plugins=ServiceAccount")
+            .args([
+                "--service-account-issuer=https://kubernetes.default.svc",
+                "--authorization-mode=Node,RBAC",
+            ])
+            .args([flag("cert-dir", "certs"), flag("token-auth-file", "tokens.csv")])
+            .args([
+                flag("service-account-key-file", "sa.key"),
+                flag("service-account-signing-key-file", "sa.key"),
+            ])
+            .stderr(log("kube-apiserver.log"))
+            .spawn()
+            .expect("kube-apiserver starts");
+        let address = format!("https://127.0.0.1:{secure}");
+        let this = Self { address, _directory: directory, children: vec![server, etcd] };
+        until("the API server is ready", || {
+            let ready = ask(&this.address, ADMIN, ("GET", "/readyz"), None);
+            (ready.0 == 200).then_some(())
+        });
+        this.prepare(client);
+        this
+    }
+
+    /// Creates the namespace, the role of the component, and its binding.
+    fn prepare(&self, client: &str) {
+        for name in ["team", "bailiff"] {
+            self.create("/api/v1/namespaces", &json!({"metadata": {"name": name}}));
+        }
+        let rule =
+            |resource: &str, verb: &str| json!({"apiGroups": [""], "resources": [resource], "verbs": [verb]});
+        let events = json!({"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]});
+        let rules = json!([rule("pods", "get"), rule("pods/eviction", "create"), events]);
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        let role = json!({"metadata": {"name": "bailiff-evict"}, "rules": rules});
+        self.create(&format!("{rbac}/clusterroles"), &role);
+        let group = "rbac.authorization.k8s.io";
+        let binding = json!({
+            "metadata": {"name": "bailiff-evict"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "bailiff-evict"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": client}],
+        });
+        self.create(&format!("{rbac}/namespaces/team/rolebindings"), &binding);
+    }
+
+    /// Creates an object as the administrator, and returns it.
+    ///
+    /// # Panics
+    /// If the API server refuses.
+    pub fn create(&self, path: &str, object: &Value) -> Value {
+        let (status, created) = ask(&self.address, ADMIN, ("POST", path), Some(object));
+        assert!(status == 201, "{path}: {status} {created}");
+        created
+    }
+
+    /// Changes an object as the administrator.
+    ///
+    /// # Panics
+    /// If the API server refuses.
+    pub fn patch(&self, path: &str, change: &Value) {
+        let (status, answer) = ask(&self.address, ADMIN, ("PATCH", path), Some(change));
+        assert!(status == 200, "{path}: {status} {answer}");
+    }
+
+    /// Returns an object, as the administrator sees it.
+    pub fn get(&self, path: &str) -> Value {
+        ask(&self.address, ADMIN, ("GET", path), None).1
+    }
+
+    /// Returns a server in front of this one for clients. This API server knows evictions only as `policy/v1beta1`.
+    pub fn for_clients(&self) -> ApiServer {
+        let address = self.address.clone();
+        ApiServer::answering(move |request: &ApiRequest, token: &str| {
+            let (method, path) = request.what.split_once(' ')?;
+            let mut body = request.body.clone();
+            if body["apiVersion"] == "policy/v1" {
+                body["apiVersion"] = json!("policy/v1beta1");
+            }
+            let body = Some(body).filter(|body| !body.is_null());
+            let (status, answer) = ask(&address, token, (method, path), body.as_ref());
+            Some((status, "", answer))
+        })
+    }
+}
+
+/// Sends a request with curl, and returns the status and the body.
+fn ask(address: &str, token: &str, (method, path): (&str, &str), body: Option<&Value>) -> (u16, Value) {
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--insecure", "--request", method, "--write-out", "\n%{http_code}"]);
+    curl.args(["--header", &format!("Authorization: Bearer {token}")]);
+    let kind = if method == "PATCH" { "merge-patch+json" } else { "json" };
+    curl.args(["--header", &format!("Content-Type: application/{kind}"), "--data-binary", "@-"]);
+    curl.arg(format!("{address}{path}")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = curl.spawn().expect("curl starts");
+    let text = body.map(ToString::to_string).unwrap_or_default();
+    child.stdin.take().expect("stdin is piped").write_all(text.as_bytes()).expect("curl reads");
+    let output = child.wait_with_output().expect("curl ends");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (body, status) = text.rsplit_once('\n').unwrap_or_default();
+    let body = serde_json::from_str(body).unwrap_or_else(|_| json!(body));
+    (status.parse().unwrap_or_default(), body)
+}
+
+impl Drop for KubeApiServer {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
