@@ -393,7 +393,8 @@ pub(crate) struct Accounted {
     pub(crate) time: Micros,
     #[serde(default)]
     pub(crate) running: bool,
-    /// Sums of utilization so far, of engines and of memory, for the second version of the call.
+    /// Sums of utilization at the first query, of engines and of memory, for the second version of the call. While the
+    /// process is running, they grow by the utilization in each sampling period.
     #[serde(default)]
     pub(crate) sums: (u64, u64),
 }
