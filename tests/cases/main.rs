@@ -34,6 +34,7 @@ mod lease_options;
 mod leases;
 mod leases_local;
 mod mail;
+mod missing_functions;
 mod monitoring;
 mod mps;
 mod mps_source;
