@@ -79,6 +79,17 @@ fn metric_that_cannot_be_true_is_absent() {
     }
 }
 
+/// `nvmlGpmMetricsGet_t` grew in CUDA 12.9, 13.2 and 13.4 without a new version.
+#[test]
+fn driver_that_writes_its_whole_structure_changes_nothing() {
+    for metrics in [98, 210, 333, 477] {
+        let scenario = format!("gpm_metrics: {metrics}\ngpus: [{{gpm: {{1: 64.5, 2: 50, 10: nan}}}}]");
+        let page = page(&scenario, &FLAGS);
+        assert_eq!(activity(&page, "0"), known(&[("graphics", 0.645), ("sm", 0.5)]), "{metrics} metrics");
+        assert_eq!(page.value("bailiff_gpu_up", &[]), Some(1.0), "{metrics} metrics");
+    }
+}
+
 #[test]
 fn unknown_activity_has_a_reason() {
     let faulty =

@@ -119,6 +119,30 @@ fn limit_of_an_unreadable_ancestor_is_unknown() {
     }
 }
 
+/// The limit of `/a/b` also applies to `/a/b/c`, but that of `/a` is unknown and may be smaller.
+#[test]
+fn limit_below_an_unknown_one_is_not_the_effective_limit() {
+    let files = [
+        ("dmem.capacity", "GPU0 80000\n"),
+        ("a/b/dmem.max", "GPU0 5000\n"),
+        ("a/b/c/dmem.max", "GPU0 max\n"),
+        ("a/b/c/dmem.current", "GPU0 1\n"),
+    ];
+    let node = || Node::new("/a/b/c").files(&files);
+    let [own, inherited] = ["/a/b dmem hard 5000", "/a/b/c dmem used 1"];
+    let effective = ["/a/b dmem effective_limit 5000", "/a/b/c dmem effective_limit 5000"];
+    node().expect(OLD_DRIVER, &[effective[0], own, effective[1], inherited], "no limit above");
+    for max in ["nvidia/0000:65:00.0/vidmem 7\n", "GPU0 1\nGPU0 2\n"] {
+        node().files(&[("a/dmem.max", max)]).expect(OLD_DRIVER, &[own, inherited], max);
+    }
+    node().files(&[("a/dmem.max", "GPU0 NaN\n")]).expect(OLD_DRIVER, &[], "a malformed file");
+    // A directory cannot be read as a file.
+    let node = node().files(&[("a/dmem.max/file", "")]);
+    let page = node.page(OLD_DRIVER);
+    assert_eq!(rows(&page), [""; 0]);
+    assert!(page.happened("bailiff_gaps_total", &[("gap", "unreadable")]));
+}
+
 #[test]
 fn cgroup_whose_path_cannot_be_resolved_is_absent() {
     let files =

@@ -149,11 +149,30 @@ fn hung() {
     check("hung");
 }
 
+/// Each release with the activity of engines. The node of the newest one has the controller `dmem`.
 #[test]
 fn driver_releases() {
-    check("r535");
-    check("r580");
-    check("r615");
+    for release in ["r535", "r580", "r615"] {
+        let (scenario, procfs) = (Scenario::named(release), procfs());
+        if release == "r615" {
+            limit_memory(&procfs);
+        }
+        let mut command = command(&scenario, &procfs);
+        command.arg("--gpm");
+        golden(release, &page(command));
+    }
+}
+
+/// Limits the memory on GPU 0 of the Slurm job in which process 4100 runs.
+fn limit_memory(procfs: &Procfs) {
+    let job = "cgroup/system.slice/slurmstepd.scope/job_4711";
+    for (name, gib) in [("max", 80), ("min", 8), ("current", 11), ("peak", 12)] {
+        let text = format!("nvidia/0000:17:00.0/vidmem {}\n", gib * (1_u64 << 30));
+        procfs.write(&format!("{job}/dmem.{name}"), &text);
+    }
+    procfs.write(&format!("{job}/step_0/user/task_0/dmem.max"), "nvidia/0000:17:00.0/vidmem max\n");
+    procfs.write("cgroup/dmem.capacity", &format!("nvidia/0000:17:00.0/vidmem {}\n", 143_771_u64 << 20));
+    std::os::unix::fs::symlink("cgroup:[4026531835]", procfs.path().join("self/ns/cgroup")).unwrap();
 }
 
 #[test]

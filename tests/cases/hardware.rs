@@ -24,18 +24,36 @@ use end_to_end::programs;
 use end_to_end::tenant::{NOBODY_UID, start};
 use serde_json::Value;
 
+/// How a driver behaves.
+#[derive(Clone, Copy)]
+struct Driver<'a> {
+    /// Returns the keys of the process list for a worker with this kind of work.
+    lists: &'a dyn Fn(&str) -> String,
+    /// Whether the processes are on a MIG instance.
+    mig: bool,
+    /// Whether accounting mode is on.
+    accounting: bool,
+    /// DRAM activity in percent while a process copies.
+    copies: f64,
+    /// Error that the SIGKILL of a worker causes.
+    killed: u64,
+}
+
+/// A driver that behaves as documented, without MIG and accounting.
+const DOCUMENTED: Driver<'static> =
+    Driver { lists: &as_documented, mig: false, accounting: false, copies: 1.14, killed: 45 };
+
 /// A GPU in a scenario of `tests/fakes/nvml`, kept in step with the running workers.
 struct Gpu<'a> {
     scenario: Scenario,
-    /// Returns the keys of the process list for a worker with this kind of work.
-    lists: &'a dyn Fn(&str) -> String,
+    driver: Driver<'a>,
     workers: BTreeMap<u32, Observed>,
     /// When a worker that writes outside of memory was first seen.
     faulted: Option<Instant>,
     /// The kernel log, and whether the error was written to it.
     kernel_log: (PathBuf, bool),
-    /// Whether the processes are on a MIG instance.
-    mig: bool,
+    /// Whether a worker that is to be killed was seen, and is gone.
+    killed: Option<bool>,
     written: String,
 }
 
@@ -65,29 +83,46 @@ impl Gpu<'_> {
         self.log_fault();
         let is_listed = |seen: &&Observed| seen.parent == program || seen.work == "mps-server";
         let listed = self.workers.iter().filter(|(_, seen)| is_listed(seen));
-        let listed: Vec<String> =
-            listed.map(|(pid, seen)| format!("{{pid: {pid}, {}}}", (self.lists)(&seen.work))).collect();
-        let is_busy = self.workers.values().any(|seen| (self.lists)(&seen.work).contains("sm: 97"));
-        let text = self.text(orphaned, if is_busy { 97.0 } else { 0.0064 }, &listed.join(", "));
+        let listed: Vec<(u32, String)> =
+            listed.map(|(pid, seen)| (*pid, (self.driver.lists)(&seen.work))).collect();
+        let runs = |work: &str| self.workers.values().any(|seen| seen.work == work);
+        self.killed = if runs("killed") { Some(false) } else { self.killed.map(|_| true) };
+        let is_busy = listed.iter().any(|(_, keys)| keys.contains("sm: 97"));
+        let dram = if runs("copies") || runs("host-copies") { self.driver.copies } else { 0.0005 };
+        let text = self.text(orphaned, [if is_busy { 97.0 } else { 0.0064 }, dram], &listed);
         if text != self.written {
             self.scenario.set(&text);
             self.written = text;
         }
     }
 
-    /// Returns the scenario: the GPU's memory of ended processes in GiB, its activity in percent, and its processes.
-    fn text(&self, orphaned: usize, percent: f64, processes: &str) -> String {
-        let gpm = format!("{{1: {percent}, 2: {percent}, 10: 0.0005, 30: 0, 40: 0}}");
-        if self.mig {
+    /// Returns the scenario: the GPU's memory of ended processes in GiB, its activity and that of its memory in percent,
+    /// and the keys of its processes.
+    fn text(&self, orphaned: usize, [percent, dram]: [f64; 2], processes: &[(u32, String)]) -> String {
+        let gpm = format!("{{1: {percent}, 2: {percent}, 10: {dram}, 30: 0, 40: 0}}");
+        let all = |entry: &dyn Fn(&(u32, String)) -> String| -> String {
+            processes.iter().map(entry).collect::<Vec<_>>().join(", ")
+        };
+        let listed = all(&|(pid, keys)| format!("{{pid: {pid}, {keys}}}"));
+        if self.driver.mig {
             let instance = format!(
-                "{{gi: 1, profile: 1g.18gb, memory: {{total: 16GiB}}, gpm: {gpm}, processes: [{processes}]}}"
+                "{{gi: 1, profile: 1g.18gb, memory: {{total: 16GiB}}, gpm: {gpm}, processes: [{listed}]}}"
             );
             return format!("gpus:\n- gpm: {{1: 30}}\n  mig: [{instance}]");
         }
-        let xid = if self.faulted.is_some() { "\n  xid: [31]" } else { "" };
+        let errors = [self.faulted.map(|_| 31), self.killed.filter(|gone| *gone).map(|_| self.driver.killed)];
+        let errors: Vec<u64> = errors.into_iter().flatten().collect();
         let memory = format!("{{total: 80GiB, unaccounted: {}MiB}}", 1024 * orphaned);
+        let busy = |keys: &str| if keys.contains("sm: 97") { 97 } else { 0 };
+        let accounted = all(&|(pid, keys)| format!("{{pid: {pid}, running: true, gpu: {}}}", busy(keys)));
+        let accounting = if self.driver.accounting {
+            format!("accounting: {{enabled: true, processes: [{accounted}]}}")
+        } else {
+            "accounting: {enabled: false}".to_owned()
+        };
+        let missing = if self.driver.accounting { "" } else { "nvmlDeviceGetAccountingStats_v2" };
         format!(
-            "missing: [nvmlDeviceGetAccountingStats_v2]\nsampling_period: 20ms\nring: 600\ngpus:\n- energy_grows: true\n  power: 300W\n  memory: {memory}\n  gpm: {gpm}{xid}\n  processes: [{processes}]"
+            "missing: [{missing}]\nsampling_period: 20ms\nring: 600\ngpus:\n- energy_grows: true\n  power: 300W\n  memory: {memory}\n  gpm: {gpm}\n  xid: {errors:?}\n  {accounting}\n  processes: [{listed}]"
         )
     }
 
@@ -131,6 +166,8 @@ fn work(pid: u32) -> Option<String> {
 fn as_documented(work: &str) -> String {
     let process = match work {
         "busy" => "used: 500MiB, sm: 97",
+        "killed" => "used: 1012MiB, sm: 97",
+        "other-user" => "used: 500MiB, sm: 40",
         "streams" => "used: 500MiB, sm: 60",
         "bursts" => "used: 500MiB, sm: 9",
         "memory" | "leaderless" | "forked" | "terminated" => "used: 1012MiB",
@@ -151,18 +188,9 @@ fn command(machine: &Machine, out: &Path) -> Command {
     command
 }
 
-/// Runs the program as this user with a driver that lists workers in this way. Returns the report as JSON and as
-/// Markdown, and the exit code.
-fn report(lists: &dyn Fn(&str) -> String, uid: Option<u32>) -> (Value, String, Option<i32>) {
-    report_of(lists, uid, &[], false)
-}
-
-fn report_of(
-    lists: &dyn Fn(&str) -> String,
-    uid: Option<u32>,
-    flags: &[&str],
-    mig: bool,
-) -> (Value, String, Option<i32>) {
+/// Runs the program as this user with a driver, and with these flags. Returns the report as JSON and as Markdown, and
+/// the exit code.
+fn report(driver: Driver<'_>, uid: Option<u32>, flags: &[&str]) -> (Value, String, Option<i32>) {
     let (machine, mps, out) = (Machine::new(), Mps::of("550"), tempfile::tempdir().unwrap());
     let scenario = Scenario::new("sampling_period: 20ms\ngpus: [{}]");
     for path in [out.path(), scenario.directory(), machine.path("").as_path()] {
@@ -184,11 +212,11 @@ fn report_of(
     let mut child: Child = command.spawn().unwrap();
     let mut gpu = Gpu {
         scenario,
-        lists,
+        driver,
         workers: BTreeMap::new(),
         faulted: None,
         kernel_log: (kernel_log, false),
-        mig,
+        killed: None,
         written: String::new(),
     };
     let status = loop {
@@ -215,27 +243,72 @@ fn stable(markdown: &str) -> Vec<[&str; 3]> {
     cells.map(|cells| [cells[0], cells[1], cells[5]]).collect()
 }
 
+/// Returns the id and the claim of each row that `docs/hardware.md` lists as not run on hardware.
+fn not_run(page: &str) -> Vec<[&str; 2]> {
+    let (_, section) = page.split_once("\n## Rows that have not run on hardware yet\n").unwrap();
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let rows =
+        section.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
+    rows.map(|(id, claim)| [id, claim]).filter(|[id, _]| *id != "row").collect()
+}
+
 #[test]
 fn documented_driver_agrees_in_every_row() {
+    let page = fs::read_to_string(programs::root().join("docs/hardware.md")).unwrap();
     for uid in [None, Some(NOBODY_UID)] {
-        let (report, markdown, code) = report(&as_documented, uid);
+        let (report, markdown, code) = report(DOCUMENTED, uid, &[]);
+        let not_tried = ["row-1", "two-lists", "mig-activity", "accounting"];
         for (id, verdict) in verdicts(&report) {
-            let not_tried = ["row-1", "two-lists", "mig-activity", "accounting"];
-            let expected = if not_tried.contains(&id) { "not tried" } else { "agree" };
-            assert_eq!(verdict, expected, "{id}\n{markdown}");
+            let is_tried = !not_tried.contains(&id) && (id != "energy-users" || uid.is_none());
+            assert_eq!(verdict, if is_tried { "agree" } else { "not tried" }, "{id}\n{markdown}");
         }
         assert_eq!(code, Some(0));
         let machine = (report["driver"].as_str(), report["gpu"].as_str());
         assert_eq!(machine, (Some("580.95.05"), Some("NVIDIA H200")));
-        let page = fs::read_to_string(programs::root().join("docs/hardware.md")).unwrap();
-        assert_eq!(stable(&page), stable(&markdown), "docs/hardware.md has another report");
+        let not_run = not_run(&page);
+        let is_new = |[id, ..]: &[&str; 3]| not_run.iter().any(|row| row[0] == *id);
+        let (new, reported): (Vec<_>, Vec<_>) = stable(&markdown).into_iter().partition(is_new);
+        assert_eq!(stable(&page), reported, "docs/hardware.md has another report");
+        let new: Vec<[&str; 2]> = new.iter().map(|[id, claim, _]| [*id, *claim]).collect();
+        assert_eq!(not_run, new, "docs/hardware.md lists other rows that have not run");
     }
 }
 
 #[test]
 fn instance_is_tried_where_mig_is_on() {
-    let (report, markdown, code) = report_of(&as_documented, None, &["--rows", "mig-activity"], true);
+    let driver = Driver { mig: true, ..DOCUMENTED };
+    let (report, markdown, code) = report(driver, None, &["--rows", "mig-activity"]);
     assert_eq!((verdicts(&report)["mig-activity"], code), ("agree", Some(0)), "{markdown}");
+}
+
+#[test]
+fn accounting_is_tried_where_it_is_on() {
+    let counts_all = |work: &str| as_documented(if work == "idle" { "busy" } else { work });
+    let documented = Driver { accounting: true, ..DOCUMENTED };
+    for (driver, expected) in [
+        (documented, ("agree", Some(0))),
+        (Driver { lists: &counts_all, ..documented }, ("disagree", Some(1))),
+    ] {
+        let (report, markdown, code) = report(driver, None, &["--rows", "accounting"]);
+        assert_eq!((verdicts(&report)["accounting"], code), expected, "{markdown}");
+    }
+}
+
+#[test]
+fn driver_with_other_activity_energy_and_errors_disagrees() {
+    // An idle process is sampled as busy, a busy one as idle, copies are invisible, and SIGKILL is an application's error.
+    let lists = |work: &str| match work {
+        "idle" => "used: 500MiB, sm: 50".to_owned(),
+        "busy" | "other-user" => "used: 500MiB".to_owned(),
+        _ => as_documented(work),
+    };
+    let driver = Driver { lists: &lists, copies: 0.0005, killed: 31, ..DOCUMENTED };
+    let rows = ["energy-idle", "energy-users", "gpm-shared", "gpm-copies", "gpm-user", "kill-busy"];
+    let (report, markdown, code) = report(driver, None, &["--rows", &rows.join(",")]);
+    for (id, verdict) in verdicts(&report) {
+        assert_eq!(verdict, "disagree", "{id}\n{markdown}");
+    }
+    assert_eq!((verdicts(&report).len(), code), (rows.len(), Some(1)), "{markdown}");
 }
 
 #[test]
@@ -244,7 +317,7 @@ fn driver_without_samples_of_a_busy_process_disagrees() {
         "busy" => "used: 500MiB".to_owned(),
         _ => as_documented(work),
     };
-    let (report, markdown, code) = report(&lists, None);
+    let (report, markdown, code) = report(Driver { lists: &lists, ..DOCUMENTED }, None, &[]);
     let verdicts = verdicts(&report);
     assert_eq!((verdicts["row-3"], verdicts["row-3-shared"]), ("disagree", "disagree"), "{markdown}");
     assert_eq!((verdicts["row-3-streams"], verdicts["row-6"]), ("agree", "agree"), "{markdown}");

@@ -35,6 +35,7 @@ mod lease_options;
 mod leases;
 mod leases_local;
 mod mail;
+mod missing_functions;
 mod monitoring;
 mod mps;
 mod mps_source;

@@ -310,3 +310,38 @@ impl<'a, A: FnMut(&str) -> DriverAnswer> Asked<'a, A> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn limits(hard: u64) -> DriverAnswer {
+        DriverAnswer::Limits(DriverLimits { soft: 0, hard, used: 7 })
+    }
+
+    /// The driver also answers with the limits of an ancestor, so an answer is a cgroup's own only if that of its parent is
+    /// known.
+    #[test]
+    fn answer_below_an_unknown_one_is_not_published() {
+        use DriverAnswer::{None as Nothing, Unknown};
+        // Answers for `/`, `/a` and `/a/b`, in which the process runs.
+        let cases = [
+            ([Nothing, Nothing, limits(5)], vec![("/a/b", Some(5), Some(5), Some(7))]),
+            ([Nothing, Unknown, limits(5)], vec![]),
+            ([Nothing, limits(5), Unknown], vec![("/a", Some(5), Some(5), Some(7))]),
+            ([Nothing, Unknown, Nothing], vec![]),
+            ([Unknown, Nothing, Nothing], vec![]),
+            ([Unknown, Nothing, limits(5)], vec![("/a/b", Some(5), Some(5), Some(7))]),
+            ([Unknown, limits(5), limits(5)], vec![("/a/b", None, Some(5), None)]),
+            ([Unknown, limits(5), Nothing], vec![("/a/b", None, Some(5), None)]),
+            ([Unknown, Unknown, Unknown], vec![]),
+        ];
+        for (answers, expected) in cases {
+            let ask = |cgroup: &str| answers[levels(cgroup).count() - 1];
+            let rows = Asked::new(ask).rows(&BTreeSet::from(["/a/b"]));
+            let found: Vec<_> =
+                rows.iter().map(|row| (row.cgroup.as_str(), row.hard, row.effective, row.used)).collect();
+            assert_eq!(found, expected, "{answers:?}");
+        }
+    }
+}

@@ -421,6 +421,23 @@ pub(super) fn gpm_sample(gpu: &Device<'_>, instance: Option<u32>) -> Result<GpmS
     nvml_try(code).map(|()| sample)
 }
 
+impl GpmRequest {
+    /// Returns a request of metrics between two samples.
+    fn new(samples: [*mut c_void; 2], ids: &[u32]) -> Result<Box<Self>, NvmlError> {
+        // SAFETY: all zeros is a valid value of this plain struct.
+        let mut request: Box<Self> = unsafe { Box::new_zeroed().assume_init() };
+        request.version = 1;
+        request.count = c_uint::try_from(ids.len()).map_err(|_| NvmlError::InvalidArg)?;
+        request.samples = samples;
+        for (metric, id) in request.metrics.iter_mut().zip(ids) {
+            // What the driver does not write has no value.
+            let (code, names) = (nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, [std::ptr::null(); 3]);
+            *metric = GpmMetric { id: *id, code, value: f64::NAN, names };
+        }
+        Ok(request)
+    }
+}
+
 /// Returns metrics, as averages between two samples, each with its own result.
 pub(super) fn gpm_metrics<const N: usize>(
     gpu: &Device<'_>,
@@ -430,16 +447,7 @@ pub(super) fn gpm_metrics<const N: usize>(
     type Call = unsafe extern "C" fn(*mut GpmRequest) -> nvmlReturn_t;
     // SAFETY: this is the signature in nvml.h.
     let call = unsafe { function::<Call>(gpu, b"nvmlGpmMetricsGet\0") }?;
-    // SAFETY: all zeros is a valid value of this plain struct.
-    let mut request: Box<GpmRequest> = unsafe { Box::new_zeroed().assume_init() };
-    request.version = 1;
-    request.count = c_uint::try_from(N).map_err(|_| NvmlError::InvalidArg)?;
-    request.samples = [samples.0.handle, samples.1.handle];
-    for (metric, id) in request.metrics.iter_mut().zip(ids) {
-        // What the driver does not write has no value.
-        let names = [std::ptr::null(); 3];
-        *metric = GpmMetric { id, code: nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, value: f64::NAN, names };
-    }
+    let mut request = GpmRequest::new([samples.0.handle, samples.1.handle], &ids)?;
     // SAFETY: the samples are allocated, and the request has room for more metrics than it asks for.
     nvml_try(unsafe { call(&raw mut *request) })?;
     let mut metrics = request.metrics.iter().map(|metric| nvml_try(metric.code).map(|()| metric.value));
@@ -512,5 +520,44 @@ mod tests {
         let read = entries(&written(24, &[(7, u64::MAX)]), 1).unwrap();
         assert_eq!(read, [Listed { pid: 7, memory: None }]);
         assert_eq!(entries(&written(24, &[]), 0), Some(Vec::new()));
+    }
+
+    /// Returns whether a driver that fills a structure of this size in place of ours writes nothing behind it.
+    fn has_room<T>(ours: T, size: usize) -> bool {
+        const GUARD: [u8; 64] = [0xA5; 64];
+        #[repr(C)]
+        struct Guarded<T> {
+            ours: T,
+            guard: [u8; 64],
+        }
+        let mut guarded = Box::new(Guarded { ours, guard: GUARD });
+        let size = size.min(size_of::<Guarded<T>>());
+        // SAFETY: the structure and the guard are at least as long.
+        unsafe { std::ptr::from_mut(&mut *guarded).cast::<u8>().write_bytes(0xEE, size) };
+        guarded.guard == GUARD
+    }
+
+    /// The sizes are those of `nvml.h`. The request of metrics grew in 12.9, 13.2 and 13.4 without a new version.
+    #[test]
+    fn structure_of_each_header_fits_in_ours() {
+        let request = || *GpmRequest::new([std::ptr::null_mut(); 2], &[1, 2]).unwrap();
+        for size in [3_944, 8_424, 13_344, 19_104] {
+            assert!(has_room(request(), size), "{size} bytes of nvmlGpmMetricsGet_t");
+        }
+        assert!(!has_room(request(), 19_105), "the guard is behind the structure");
+        assert!(has_room(GpmSupport { version: 1, is_supported: 0 }, 8), "nvmlGpmSupport_t");
+        assert!(has_room(AccountingStats::default(), 64), "nvmlAccountingStats_v2_t");
+        let limits = MemoryLimits { cgroup: std::ptr::null(), soft: 0, hard: 0, used: 0 };
+        assert!(has_room(limits, 32), "nvmlGetMemoryLimits_v1_t");
+    }
+
+    #[test]
+    fn metric_that_the_driver_does_not_write_has_no_value() {
+        let request = GpmRequest::new([std::ptr::null_mut(); 2], &[10, 30]).unwrap();
+        assert_eq!((request.version, request.count), (1, 2));
+        for (metric, id) in request.metrics.iter().zip([10, 30]) {
+            assert_eq!((metric.id, metric.code), (id, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED));
+            assert!(metric.value.is_nan());
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::code::{Answer, Code};
 use crate::contexts::current;
 use crate::edge::{Out, calls, put};
+use crate::modules::RUNS;
 use crate::state::{self, Handle};
 use crate::{settings, truth};
 
@@ -21,6 +22,9 @@ const APART: u32 = 38;
 /// First address in the first version of the API, with 32-bit addresses.
 const OLD: Address = 0x1000_0000;
 const OLD_APART: u32 = 16;
+
+/// Size from which a copy takes time.
+const LARGE: usize = 1 << 20;
 
 /// A block of memory.
 #[derive(Clone, Copy)]
@@ -156,6 +160,18 @@ pub(crate) fn rows(pitch: usize, height: usize) -> Answer<u64> {
     pitch.checked_mul(height).map(|bytes| bytes as u64).ok_or(Code::OUT_OF_MEMORY)
 }
 
+/// Takes time for a copy that is large, if it begins in these blocks.
+fn copy(addresses: &[Address], bytes: usize) -> Answer {
+    let is_block = |address: &Address| state::lock().blocks.holds(*address).is_some();
+    if !addresses.iter().all(is_block) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if bytes >= LARGE {
+        std::thread::park_timeout(RUNS);
+    }
+    Ok(())
+}
+
 calls! {
     cuMemAlloc_v2(out: Out<Address>, bytes: usize) {
         let out = out.ok_or(Code::INVALID_VALUE)?;
@@ -184,9 +200,8 @@ calls! {
         // CU_MEMORYTYPE_DEVICE
         put(out, 2)
     }
-    cuMemcpyHtoD_v2(address: Address, _from: *const c_void, _bytes: usize) {
-        state::lock().blocks.holds(address).map(drop).ok_or(Code::INVALID_VALUE)
-    }
+    cuMemcpyHtoD_v2(address: Address, _from: *const c_void, bytes: usize) { copy(&[address], bytes) }
+    cuMemcpyDtoDAsync_v2(to: Address, from: Address, bytes: usize, _stream: Handle) { copy(&[to, from], bytes) }
     cuMemsetD8_v2(address: Address, _value: u8, _bytes: usize) {
         state::lock().blocks.holds(address).map(drop).ok_or(Code::INVALID_VALUE)
     }

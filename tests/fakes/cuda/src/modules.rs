@@ -8,7 +8,8 @@ use crate::contexts;
 use crate::edge::{Out, calls, put};
 use crate::state::{self, Handle};
 
-const RUNS: Duration = Duration::from_millis(5);
+/// Duration of a kernel or a large copy.
+pub(crate) const RUNS: Duration = Duration::from_millis(5);
 
 fn text<'a>(text: *const c_char) -> Answer<&'a str> {
     if text.is_null() {

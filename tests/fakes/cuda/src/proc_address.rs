@@ -41,6 +41,7 @@ const VERSIONS: &[(&str, c_int, &str)] = &[
     ("cuMemFree", 3020, "cuMemFree_v2"),
     ("cuMemGetAddressRange", 3020, "cuMemGetAddressRange_v2"),
     ("cuMemGetInfo", 3020, "cuMemGetInfo_v2"),
+    ("cuMemcpyDtoDAsync", 3020, "cuMemcpyDtoDAsync_v2"),
     ("cuMemcpyHtoD", 3020, "cuMemcpyHtoD_v2"),
     ("cuMemsetD8", 3020, "cuMemsetD8_v2"),
     ("cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"),

@@ -1,6 +1,7 @@
 //! Accounting: data about processes that the driver keeps after they have exited.
 
 use std::ffi::c_uint;
+use std::sync::OnceLock;
 
 use crate::abi::{AccountingStats, AccountingStats2};
 use crate::code::{Answer, Code};
@@ -30,21 +31,31 @@ device_calls! {
         let one = remembered(call)?.iter().find(|one| one.pid == stats.pid).ok_or(Code::NOT_FOUND)?;
         let AccountingStats { gpu, memory, max_memory, time, running, .. } =
             self::stats(one, call.machine.clock.now());
+        let samples = if one.running { samples(call) } else { 1 };
+        let grown = |percent: u32| u64::from(percent) * u64::from(samples - 1);
         *stats = AccountingStats2 {
             pid: one.pid,
             running,
             gpu,
             memory,
             max_memory,
-            samples: 1,
-            gpu_sum: one.sums.0,
-            memory_sum: one.sums.1,
+            samples,
+            gpu_sum: one.sums.0 + grown(one.gpu),
+            memory_sum: one.sums.1 + grown(one.memory),
             time,
             // Made up, but constant for a process.
             start: 1_000_000 + u64::from(one.pid),
         };
         Ok(())
     }
+}
+
+/// Returns the number of samples of a running process: one at the first query, and one more in each sampling period.
+fn samples(call: &Call<'_>) -> c_uint {
+    static FIRST: OnceLock<u64> = OnceLock::new();
+    let newest = call.machine.newest_stamp();
+    let since = newest.saturating_sub(*FIRST.get_or_init(|| newest));
+    c_uint::try_from(since / call.machine.period).unwrap_or(c_uint::MAX - 1) + 1
 }
 
 fn remembered<'machine>(call: &Call<'machine>) -> Result<&'machine [Accounted], Code> {

@@ -71,11 +71,12 @@ pub(crate) mod of_device {
 system_calls! {
     nvmlGpmSampleAlloc(_machine, sample: Out<Handle>) { put(sample, allocate()?) }
     nvmlGpmSampleFree(_machine, sample: Handle) { with_slot(sample, |slot| *slot = None) }
-    nvmlGpmMetricsGet(_machine, request: *mut Request) {
+    nvmlGpmMetricsGet(machine, request: *mut Request) {
         if request.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        // SAFETY: `nvml.h` requires the caller to pass an initialized structure, with as many metrics as it counts.
+        // SAFETY: `nvml.h` requires the caller to pass an initialized structure, with as many metrics as it counts. The
+        // setting `gpm_metrics` exists to find callers whose structure is smaller than the driver's.
         let (Request { version, count, samples }, metrics) =
             unsafe { (ptr::read(request), Room::<GpmMetric>::at(request.add(1).cast())) };
         if version != 1 {
@@ -83,7 +84,15 @@ system_calls! {
         }
         with_slot(samples[0], |_| ())?;
         let found = with_slot(samples[1], |slot| slot.clone().unwrap_or_default())?;
-        metrics.update(count, |metric| {
+        if count == 0 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        let mut requested = 0..count;
+        metrics.update(count.max(machine.gpm_metrics), |metric| {
+            if requested.next().is_none() {
+                *metric = GpmMetric { id: 1, code: Code::SUCCESS, value: 99.0, names: [ptr::null(); 3] };
+                return;
+            }
             (metric.code, metric.value) = match found.get(&metric.id) {
                 Some(Metric::Percent(value)) => (Code::SUCCESS, *value),
                 Some(Metric::Error(name)) if name == "nan" => (Code::SUCCESS, f64::NAN),

@@ -1,5 +1,6 @@
 //! A scenario as written in the file, field by field. [`crate::machine`] interprets it.
 
+mod accounting;
 mod faults;
 
 use std::collections::BTreeMap;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+pub(crate) use self::accounting::{Accounted, Accounting};
 pub(crate) use self::faults::{DriverFaults, Faults, Garbage, Grow, Hang, Lost, Slow};
 use crate::clock::Clock;
 use crate::units::{Bytes, Micros, Millijoules, Milliwatts};
@@ -31,6 +33,8 @@ pub(crate) struct Scenario {
     pub(crate) ring: u32,
     /// Size of an entry in the `_v3` process lists: 16, 24, 32 or 40.
     pub(crate) entry_bytes: usize,
+    /// Number of metrics in the driver's `nvmlGpmMetricsGet_t`. Those that the caller did not ask for are overwritten.
+    pub(crate) gpm_metrics: u32,
     /// How long the file's content is cached; with 0us it is read at every call.
     pub(crate) recheck: Micros,
     /// Functions that this driver does not export.
@@ -52,6 +56,7 @@ impl Default for Scenario {
             sampling_period: Micros(167_000),
             ring: 120,
             entry_bytes: 24,
+            gpm_metrics: 0,
             recheck: Micros(1_000),
             missing: Vec::new(),
             faults: DriverFaults::default(),
@@ -367,33 +372,4 @@ pub(crate) struct InstanceMemory {
     pub(crate) reserved: Bytes,
     #[serde(default)]
     pub(crate) unaccounted: Bytes,
-}
-
-/// Data about processes that the driver keeps, including exited processes.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Accounting {
-    pub(crate) enabled: bool,
-    pub(crate) processes: Vec<Accounted>,
-}
-
-/// A remembered process.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Accounted {
-    pub(crate) pid: u32,
-    #[serde(default)]
-    pub(crate) max_memory: Bytes,
-    #[serde(default)]
-    pub(crate) gpu: u32,
-    #[serde(default)]
-    pub(crate) memory: u32,
-    /// Run time. As in the driver, it is reported as 0 while the process is running.
-    #[serde(default)]
-    pub(crate) time: Micros,
-    #[serde(default)]
-    pub(crate) running: bool,
-    /// Sums of utilization so far, of engines and of memory, for the second version of the call.
-    #[serde(default)]
-    pub(crate) sums: (u64, u64),
 }

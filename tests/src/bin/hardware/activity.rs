@@ -1,40 +1,41 @@
-//! The rows `gpm`, `mig-activity` and `accounting`: the activity of engines that the exporter publishes with `--gpm`, and
-//! the sums of the driver's accounting.
+//! The rows `gpm` to `gpm-user`, `mig-activity` and `accounting`: the activity of engines that the exporter publishes with
+//! `--gpm`, and the sums of the driver's accounting.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::programs::flag;
+use crate::programs::{self, flag};
 use crate::report::{Tried, outcome};
 use crate::run::{Run, pause};
 use crate::worker::Work;
 
 /// Interval of the exporter, at most.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum DRAM activity of a calm MIG instance (`docs/decisions/0021-gpm-and-idle-processes.md`).
+const CALM_DRAM: f64 = 0.0001;
 /// Number of further intervals until an idle GPU must be idle.
 const TRIES: u32 = 4;
 
+/// Activity by engine, from 0 to 1.
+type Ratios = BTreeMap<String, f64>;
+
 impl Run {
     pub(crate) fn gpm(&mut self) -> Tried {
-        let of = |ratios: &BTreeMap<String, f64>, engine: &str| ratios.get(engine).copied();
         let mut idle = self.activity(&["idle"])?;
         // The first interval may contain the end of the work before.
         for _ in 0..TRIES {
-            if of(&idle, "graphics").is_none_or(|ratio| ratio <= 0.01) {
+            if !above(&idle, "graphics", 0.01) {
                 break;
             }
             idle = self.activity(&["idle"])?;
         }
         let busy = self.activity(&["idle", "busy"])?;
-        let below = |engine, limit: f64| of(&idle, engine).is_some_and(|ratio| ratio <= limit);
+        let below = |engine, limit| idle.get(engine).is_some_and(|ratio| *ratio <= limit);
         let claims = [
             (below("graphics", 0.01), "an idle GPU has graphics activity above 1 %"),
             (below("dram", 0.001), "an idle GPU has DRAM activity above 0.1 %"),
-            (
-                of(&busy, "graphics").is_some_and(|ratio| ratio > 0.5),
-                "a busy GPU has no graphics activity above 50 %",
-            ),
+            (above(&busy, "graphics", 0.5), "a busy GPU has no graphics activity above 50 %"),
         ];
         let published = format!("idle: {}; busy: {}", text(&idle), text(&busy));
         outcome(
@@ -43,18 +44,54 @@ impl Run {
         )
     }
 
+    pub(crate) fn gpm_shared(&mut self) -> Tried {
+        let ratios = self.activity(&["idle", "busy", "streams"])?;
+        let claims = [(above(&ratios, "graphics", 0.5), "it has no graphics activity above 50 %")];
+        outcome(["two processes computed at once", "", &text(&ratios)], &claims)
+    }
+
+    pub(crate) fn gpm_copies(&mut self) -> Tried {
+        let from_host = self.activity(&["idle", "host-copies"])?;
+        let on_gpu = self.activity(&["idle", "copies"])?;
+        let claims = [
+            (above(&from_host, "dram", CALM_DRAM), "copies from the host have no DRAM activity above 0.01 %"),
+            (above(&on_gpu, "dram", CALM_DRAM), "copies on the GPU have no DRAM activity above 0.01 %"),
+        ];
+        let published = format!("from the host: {}; on the GPU: {}", text(&from_host), text(&on_gpu));
+        outcome(["a process copied from the host; then another on the GPU", "", &published], &claims)
+    }
+
+    pub(crate) fn gpm_user(&mut self) -> Tried {
+        let works = &["idle", "busy"];
+        // Where this user cannot read it either, the row says nothing about other users.
+        self.activity(works)?;
+        let mut command = self.exporter_once(&[]);
+        let user =
+            if programs::run_as_other_user(&mut command) { "another user" } else { "this user, not root" };
+        let page = page(command).map_err(|why| format!("an exporter as {user}: {why}"))?;
+        let (ratios, unknown) = self.activity_on(&page);
+        let published = unknown.unwrap_or_else(|| text(&ratios));
+        let claims = [(above(&ratios, "graphics", 0.5), "it has no graphics activity above 50 %")];
+        outcome([&format!("a process computed; the exporter ran as {user}"), "", &published], &claims)
+    }
+
     /// Returns the activity by engine that an exporter of its own publishes while these workers run.
-    fn activity(&mut self, works: &'static [Work]) -> Result<BTreeMap<String, f64>, String> {
+    fn activity(&mut self, works: &'static [Work]) -> Result<Ratios, String> {
         let page = self.page(works, &[])?;
-        let uuid = self.card.uuid.as_str();
-        let of_gpu = |line: &&str| line.contains(uuid);
+        let (ratios, unknown) = self.activity_on(&page);
+        unknown.map_or(Ok(ratios), Err)
+    }
+
+    /// Returns the activity of the GPU by engine on a page, or why it is unknown.
+    fn activity_on(&self, page: &str) -> (Ratios, Option<String>) {
+        let of_gpu = |line: &&str| line.contains(self.card.uuid.as_str());
         let lines = |family: &'static str| page.lines().filter(move |line| line.starts_with(family));
-        if let Some(line) = lines("bailiff_gpu_activity_unknown_info{").find(of_gpu) {
-            return Err(format!("the activity is unknown: {}", label(line, "reason").unwrap_or(line)));
-        }
+        let unknown = lines("bailiff_gpu_activity_unknown_info{").find(of_gpu);
+        let reason = |line| format!("the activity is unknown: {}", label(line, "reason").unwrap_or(line));
         let ratio =
             |line: &str| Some((label(line, "engine")?.to_owned(), line.rsplit_once(' ')?.1.parse().ok()?));
-        Ok(lines("bailiff_gpu_activity_ratio{").filter(of_gpu).filter_map(ratio).collect())
+        let ratios = lines("bailiff_gpu_activity_ratio{").filter(of_gpu).filter_map(ratio).collect();
+        (ratios, unknown.map(reason))
     }
 }
 
@@ -97,13 +134,17 @@ impl Run {
     /// Returns the page that an exporter of its own publishes with `--gpm` and these flags while these workers run.
     fn page(&mut self, works: &'static [Work], flags: &[&str]) -> Result<String, String> {
         self.let_run(works)?;
+        page(self.exporter_once(flags))
+    }
+
+    /// Returns the command of an exporter that publishes one page, with `--gpm` and these flags.
+    fn exporter_once(&self, flags: &[&str]) -> Command {
         let setting = &self.setting;
         let mut command = Command::new(setting.programs.join("bailiff-exporter"));
         command.args(["--once", "--gpm", "--mps.control="]).args(flags);
         command.arg(format!("--interval={}ms", setting.interval.min(INTERVAL).as_millis()));
         command.args(setting.nvml.as_ref().map(|path| flag("nvml-library", path)));
-        let output = command.output().map_err(|error| error.to_string())?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        command
     }
 
     pub(crate) fn accounting(&mut self) -> Tried {
@@ -130,13 +171,28 @@ impl Run {
     }
 }
 
+/// Returns the page that this command of an exporter prints.
+fn page(mut command: Command) -> Result<String, String> {
+    let output = command.output();
+    let output = output.map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{}: {}", output.status, errors.lines().last().unwrap_or_default()))
+}
+
+fn above(ratios: &Ratios, engine: &str, limit: f64) -> bool {
+    ratios.get(engine).is_some_and(|ratio| *ratio > limit)
+}
+
 /// Returns a label's value in a line of the page.
 fn label<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(&format!("{name}=\""))?;
     rest.split_once('"').map(|(value, _)| value)
 }
 
-fn text(ratios: &BTreeMap<String, f64>) -> String {
+fn text(ratios: &Ratios) -> String {
     let percent = |(engine, ratio): (&String, &f64)| format!("{engine} {:.4} %", ratio * 100.0);
     ratios.iter().map(percent).collect::<Vec<_>>().join(", ")
 }

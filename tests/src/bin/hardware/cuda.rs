@@ -85,6 +85,8 @@ driver! {
     cuCtxSetCurrent(context: usize);
     cuCtxSynchronize();
     cuMemAlloc_v2(address: *mut u64, bytes: usize);
+    cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize);
+    cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize);
     cuModuleLoadData(module: *mut usize, image: *const c_char);
     cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char);
     cuStreamCreate(stream: *mut usize, flags: c_uint);
@@ -118,10 +120,20 @@ impl Gpu {
         Ok(Self { driver, device })
     }
 
-    /// Allocates memory that is never freed.
-    pub(crate) fn allocate(&self, bytes: u64) -> Result<(), String> {
+    /// Allocates memory that is never freed, and returns its address.
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<u64, String> {
         let (mut address, bytes) = (0, usize::try_from(bytes).map_err(|error| error.to_string())?);
-        self.driver.cuMemAlloc_v2(&raw mut address, bytes)
+        self.driver.cuMemAlloc_v2(&raw mut address, bytes).map(|()| address)
+    }
+
+    /// Copies this memory of the host to an allocation of at least the same size.
+    pub(crate) fn copy_from_host(&self, to: u64, from: &[u8]) -> Result<(), String> {
+        self.driver.cuMemcpyHtoD_v2(to, from.as_ptr().cast(), from.len())
+    }
+
+    /// Starts to copy memory of the GPU to another allocation. Both have at least this size.
+    pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), String> {
+        self.driver.cuMemcpyDtoDAsync_v2(to, from, bytes, 0)
     }
 
     pub(crate) fn kernel(&self, name: &CStr) -> Result<Kernel, String> {

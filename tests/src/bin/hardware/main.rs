@@ -10,6 +10,7 @@ mod activity;
 mod cuda;
 mod driver;
 mod energy;
+mod faults;
 mod parts;
 mod programs;
 mod published;

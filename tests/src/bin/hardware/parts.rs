@@ -2,12 +2,11 @@
 //! tried.
 
 use std::os::unix::process::ExitStatusExt;
-use std::time::{Duration, Instant};
 
 use bailiff_mps::control::Question;
 use bailiff_mps::reply;
+use bailiff_snapshot::RecoveryAction;
 use bailiff_snapshot::wire::Gpu;
-use bailiff_snapshot::{RecoveryAction, XidClass};
 use serde_json::Value;
 
 use crate::driver::mebibytes;
@@ -17,8 +16,6 @@ use crate::report::{Tried, outcome};
 use crate::run::{FOREIGN_PIDS, Run, Subject, pause};
 use crate::worker::{ALLOCATION, Work};
 
-/// Time limit for the release of memory.
-const RELEASE: Duration = Duration::from_secs(10);
 /// Microseconds that the driver's buffer must cover: the exporter's default sampling interval.
 const BUFFER: u64 = 5_000_000;
 
@@ -52,7 +49,7 @@ impl Run {
     }
 
     /// Returns the GPU in the newest snapshot.
-    fn gpu(&mut self) -> Result<Gpu, String> {
+    pub(crate) fn gpu(&mut self) -> Result<Gpu, String> {
         self.let_run(&["idle"])?;
         let (setting, uuid) = (&self.setting, self.card.uuid.as_str());
         let mut gpu = None;
@@ -103,60 +100,6 @@ impl Run {
             ["nothing", &answer, &published],
             &[(total == Some(driver.total), "another total was published")],
         )
-    }
-
-    /// Lets a kernel write to an address without memory. This ends the work of the worker's context and of no other.
-    pub(crate) fn xid(&mut self) -> Tried {
-        let before = self.gpu()?.xids;
-        let faulty = self.start("fault")?;
-        // If there is no error, the row reports that.
-        let _ = until("an Xid error", || self.gpu().is_ok_and(|gpu| gpu.xids != before));
-        let is_logged = |gpu: &Gpu| {
-            let of_worker = gpu.holders.iter().filter(|holder| holder.pid == faulty.listed);
-            of_worker.flat_map(|holder| holder.xids.keys()).any(|xid| [13, 31].contains(xid))
-        };
-        let logged = self.setting.has_kernel_log().then(|| {
-            let _ = until("the error of the process", || self.gpu().is_ok_and(|gpu| is_logged(&gpu)));
-            self.gpu().is_ok_and(|gpu| is_logged(&gpu))
-        });
-        drop(faulty);
-        let new: Vec<u64> = self.gpu()?.xids.into_keys().filter(|xid| !before.contains_key(xid)).collect();
-        let class = |xid: &u64| format!("{xid} ({})", XidClass::of(*xid).name());
-        let of_process = match logged {
-            Some(true) => "one of the process in the kernel log",
-            Some(false) => "none of the process in the kernel log",
-            None => "the kernel log cannot be read",
-        };
-        let all = new.iter().map(class).collect::<Vec<_>>().join(", ");
-        let published = format!("Xid {all}; {of_process}");
-        let expected = new.iter().any(|xid| [13, 31].contains(xid));
-        let claims = [
-            (expected, "neither Xid 13 nor 31 was received"),
-            (new.iter().all(|xid| XidClass::of(*xid) == XidClass::Application), "another class"),
-            (logged != Some(false), "the kernel log attributes no error to the process"),
-        ];
-        outcome(["a kernel wrote to address 16", "", &published], &claims)
-    }
-
-    /// Kills a process that holds memory, and measures when the memory is released.
-    pub(crate) fn release(&mut self) -> Tried {
-        self.let_run(&["idle", "memory"])?;
-        let before = self.read(0)?.used;
-        let subject = self.take("memory")?;
-        let listed = subject.listed;
-        drop(subject);
-        let began = Instant::now();
-        let (mut unlisted, mut back) = (None, None);
-        while began.elapsed() < RELEASE && (unlisted.is_none() || back.is_none()) {
-            let (now, after) = (self.read(0)?, began.elapsed().as_millis());
-            unlisted = unlisted.or((!now.lists_process(listed)).then_some(after));
-            back = back.or((now.used + ALLOCATION <= before).then_some(after));
-            pause(Duration::from_millis(2));
-        }
-        let after = |time: Option<u128>| time.map_or("not".to_owned(), |time| format!("after {time} ms"));
-        let answer = format!("no longer listed: {}; memory back: {}", after(unlisted), after(back));
-        let claims = [(unlisted.is_some(), "it stays listed"), (back.is_some(), "its memory stays")];
-        outcome(["a process with 512 MiB was killed and reaped", &answer, ""], &claims)
     }
 
     /// Clock steps and full buffers are not caused by this part, but detected in all samples that were read.
@@ -342,7 +285,7 @@ impl Run {
         self.index(work).map(|index| &self.subjects[index])
     }
 
-    fn take(&mut self, work: Work) -> Result<Subject, String> {
+    pub(crate) fn take(&mut self, work: Work) -> Result<Subject, String> {
         self.index(work).map(|index| self.subjects.remove(index))
     }
 

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -14,10 +15,12 @@ use bailiff_mps::place::{LOGS, PIPES};
 use bailiff_snapshot::wire::{self, Snapshot};
 use serde_json::Value;
 
-use crate::worker::Work;
+use crate::worker::{OTHER_USER, Work};
 
 /// Time limit for quick operations.
 const LONG: Duration = Duration::from_mins(1);
+/// Uid and gid of programs that a run of root starts as another user (`nobody`).
+const OTHER_UID: u32 = 65534;
 /// Time limit for MPS servers after `quit`.
 const QUIT: Duration = Duration::from_secs(5);
 
@@ -75,11 +78,11 @@ impl Worker {
         // A daemon that was already running is not used: without a socket in this directory, CUDA runs without MPS.
         let pipes = setting.directory.join(if work.starts_with("mps") { "mps" } else { "no-mps" });
         command.env(PIPES, pipes).envs(environment.iter().map(|(name, value)| (name, value)));
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| error.to_string())?;
+        if work == OTHER_USER && !run_as_other_user(&mut command) {
+            return Err("only root can start a process of another user".to_owned());
+        }
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.map_err(|error| format!("the worker {work} cannot be started: {error}"))?;
         let out = child.stdout.take().ok_or("no output")?;
         let (pid, mut out, mut line) = (child.id(), BufReader::new(out), String::new());
         let program = Program { child, mps: None };
@@ -163,6 +166,15 @@ impl Setting {
             rule("ended", &ended, "enforce", 3, "{terminate: {}}"),
         )
     }
+}
+
+/// Makes a command run as an ordinary user if this run is root's. Returns whether it does.
+pub(crate) fn run_as_other_user(command: &mut Command) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        command.uid(OTHER_UID).gid(OTHER_UID);
+    }
+    is_root
 }
 
 /// Returns a flag with a path.

@@ -128,7 +128,13 @@ rows! {
     "row-3-shared" "row 3 where two processes share a GPU"
         { "both processes compute at once" ["idle", "busy", "streams"] of ["busy", "streams"] [SAMPLED, BUSY] }
     "energy" "the driver's counter grows, and the energy of users, idle and unattributed add up to its increase" { part energy }
+    "energy-idle" "while no process computes, no user gets energy, and the increase is idle, or unattributed" { part energy_idle }
+    "energy-users" "of two users whose processes compute, both get energy, and the parts add up to the increase" { part energy_users }
     "gpm" "an idle GPU has nearly no graphics and DRAM activity, a busy one has, and both are published (`--gpm`)" { part gpm }
+    "gpm-shared" "a GPU on which two processes compute has graphics activity above 50 % (`--gpm`)" { part gpm_shared }
+    "gpm-copies" "a process that only copies, from the host or on the GPU, causes DRAM activity above 0.01 %, the limit of a calm MIG instance (`--gpm`)" { part gpm_copies }
+    "gpm-user" "an ordinary user may read the activity of engines (`--gpm`)" { part gpm_user }
+    "kill-busy" "SIGKILL of a process that computes causes no Xid other than 45, of class cleanup, and its memory comes back within 10 s" { part kill_busy }
     "accounting" "accounting samples processes, and its sums grow with work and not without (drivers from 610)" { part accounting }
     "row-7" "the GPU was busy and no process was sampled: utilization is unknown (`unattributed`), never 0"
         { "a process computes 20 ms and rests 180 ms" ["idle", "bursts"] of ["bursts"] [NEVER_IDLE] }

@@ -28,6 +28,11 @@ pub(crate) type Work = &'static str;
 
 /// Bytes that workers allocate.
 pub(crate) const ALLOCATION: u64 = 512 << 20;
+/// Bytes of one copy.
+const COPY: usize = 256 << 20;
+
+/// The kind of work that is done as another user.
+pub(crate) const OTHER_USER: Work = "other-user";
 
 /// Does the work under this process name until standard input is closed.
 pub(crate) fn serve(work: &str, comm: &str) -> ExitCode {
@@ -43,11 +48,13 @@ pub(crate) fn serve(work: &str, comm: &str) -> ExitCode {
 
 fn run(work: &str) -> Result<(), String> {
     let gpu = Gpu::open()?;
-    if matches!(work, "memory" | "leaderless" | "forked" | "terminated") {
+    if matches!(work, "memory" | "leaderless" | "forked" | "terminated" | "killed") {
         gpu.allocate(ALLOCATION)?;
     }
     match work {
-        "busy" | "mps-busy" => compute(&gpu, &[0], None),
+        "busy" | "mps-busy" | "killed" | OTHER_USER => compute(&gpu, &[0], None),
+        "copies" => copy_on_gpu(&gpu),
+        "host-copies" => copy_from_host(&gpu),
         "bursts" => compute(&gpu, &[0; BURST], Some(REST)),
         "streams" => {
             let streams: Result<Vec<usize>, String> = (0..STREAMS).map(|_| gpu.stream()).collect();
@@ -75,23 +82,41 @@ fn run(work: &str) -> Result<(), String> {
 
 /// Launches a kernel on each of these streams, waits for all of them, and repeats.
 fn compute(gpu: &Gpu, streams: &[usize], rest: Option<Duration>) -> Result<(), String> {
-    static END: AtomicBool = AtomicBool::new(false);
     let kernel = gpu.kernel(c"spin")?;
     let nanoseconds = u64::try_from(KERNEL.as_nanos()).map_err(|error| error.to_string())?;
+    repeat(|| {
+        streams.iter().try_for_each(|stream| gpu.launch(&kernel, *stream, nanoseconds))?;
+        gpu.wait()?;
+        if let Some(rest) = rest {
+            thread::park_timeout(rest);
+        }
+        Ok(())
+    })
+}
+
+fn copy_on_gpu(gpu: &Gpu) -> Result<(), String> {
+    let (to, from) = (gpu.allocate(COPY as u64)?, gpu.allocate(COPY as u64)?);
+    repeat(|| gpu.copy(to, from, COPY).and_then(|()| gpu.wait()))
+}
+
+fn copy_from_host(gpu: &Gpu) -> Result<(), String> {
+    let (to, from) = (gpu.allocate(COPY as u64)?, vec![1; COPY]);
+    repeat(|| gpu.copy_from_host(to, &from).and_then(|()| gpu.wait()))
+}
+
+/// Repeats this work until standard input is closed.
+fn repeat(mut work: impl FnMut() -> Result<(), String>) -> Result<(), String> {
+    static END: AtomicBool = AtomicBool::new(false);
     thread::spawn(|| {
         until_end();
         END.store(true, Relaxed);
     });
     let mut ready = false;
     while !END.load(Relaxed) {
-        streams.iter().try_for_each(|stream| gpu.launch(&kernel, *stream, nanoseconds))?;
-        gpu.wait()?;
+        work()?;
         if !ready {
             print_line("ready");
             ready = true;
-        }
-        if let Some(rest) = rest {
-            thread::park_timeout(rest);
         }
     }
     Ok(())
