@@ -74,6 +74,7 @@ fn policy() -> Policy {
             per_gpu_hour: 2,
             per_user_hour: 3,
             per_node_hour: 6,
+            per_namespace_hour: 1000,
             max_processes: 512,
             breaker_reset: Duration::from_hours(1),
         },
@@ -86,6 +87,7 @@ fn policy() -> Policy {
         channels: BTreeMap::new(),
         leases: None,
         slurm: std::sync::Arc::default(),
+        kubernetes: None,
         rules: (0..RULES).map(rule).collect(),
     }
 }

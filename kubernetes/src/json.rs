@@ -68,7 +68,7 @@ struct PodStatus {
 #[serde(default)]
 pub(crate) struct Status {
     pub(crate) message: String,
-    details: Details,
+    details: Option<Details>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -87,12 +87,13 @@ struct Cause {
 impl Status {
     /// Returns whether a disruption budget is the cause.
     pub(crate) fn is_by_budget(&self) -> bool {
-        self.details.causes.iter().any(|cause| cause.reason == "DisruptionBudget")
+        let causes = self.details.iter().flat_map(|details| &details.causes);
+        causes.into_iter().any(|cause| cause.reason == "DisruptionBudget")
     }
 
     /// Returns the seconds after which to ask again; 0 means that none are given.
     pub(crate) fn retry_after(&self) -> Option<u64> {
-        self.details.retry_after_seconds.filter(|seconds| *seconds > 0)
+        self.details.as_ref()?.retry_after_seconds.filter(|seconds| *seconds > 0)
     }
 }
 

@@ -103,8 +103,13 @@ rules:
     }
 
     fn command(&self) -> Command {
+        self.command_for(self.api.address())
+    }
+
+    /// Returns the command of `bailiff-kubernetes` with this API server.
+    fn command_for(&self, address: &str) -> Command {
         let mut command = Command::new(programs::built("bailiff-kubernetes"));
-        command.args(["--socket", &self.socket(), "--api-server", self.api.address()]);
+        command.args(["--socket", &self.socket(), "--api-server", address]);
         command.arg("--service-account").arg(self.api.account()).env("BAILIFF_NODE_NAME", "node-1");
         command
     }
@@ -187,8 +192,10 @@ fn idle_pod_is_evicted_by_its_uid_and_no_process_is_signalled() {
     assert_eq!(evictions.len(), 1);
     assert_eq!(evictions[0].what, "POST /api/v1/namespaces/team/pods/web/eviction");
     assert_eq!(evictions[0].body["deleteOptions"], json!({"preconditions": {"uid": *UID}}));
-    let page = stage.enforcer.as_ref().unwrap().page();
-    assert_eq!(page.value("bailiff_kills_total", &[("result", "released")]), Some(1.0));
+    let enforcer = stage.enforcer.as_ref().unwrap();
+    let labels = [("result", "released")];
+    enforcer
+        .until("the metric", |page| page.value("bailiff_kills_total", &labels).filter(|count| *count == 1.0));
 }
 
 #[test]
@@ -519,6 +526,6 @@ fn missing_node_token_or_certificate_is_exit_code_64() {
         assert!(status == Some(64) && why.contains(file), "{file}: {why}");
         fs::write(&path, text).unwrap();
     }
-    let (status, why) = code(stage.command().args(["--api-server", "http://127.0.0.1:1"]));
+    let (status, why) = code(&mut stage.command_for("http://127.0.0.1:1"));
     assert!(status == Some(64) && why.contains("https://"), "{why}");
 }

@@ -33,15 +33,24 @@ struct Driver<'a> {
     mig: bool,
     /// Whether accounting mode is on.
     accounting: bool,
+    /// Activity of the video decoder in percent while a process decodes.
+    video: f64,
     /// DRAM activity in percent while a process copies.
     copies: f64,
     /// Error that the SIGKILL of a worker causes.
     killed: u64,
 }
 
+/// Stands in for ffmpeg: makes the last argument, or decodes for ever.
+const FFMPEG: &str = "#!/bin/sh
+case \"$*\" in *h264_cuvid*) while :; do sleep 0.1; done ;; esac
+for last; do :; done
+: >\"$last\"
+";
+
 /// A driver that behaves as documented, without MIG and accounting.
 const DOCUMENTED: Driver<'static> =
-    Driver { lists: &as_documented, mig: false, accounting: false, copies: 1.14, killed: 45 };
+    Driver { lists: &as_documented, mig: false, accounting: false, video: 40.0, copies: 1.14, killed: 45 };
 
 /// A GPU in a scenario of `tests/fakes/nvml`, kept in step with the running workers.
 struct Gpu<'a> {
@@ -89,17 +98,18 @@ impl Gpu<'_> {
         self.killed = if runs("killed") { Some(false) } else { self.killed.map(|_| true) };
         let is_busy = listed.iter().any(|(_, keys)| keys.contains("sm: 97"));
         let dram = if runs("copies") || runs("host-copies") { self.driver.copies } else { 0.0005 };
-        let text = self.text(orphaned, [if is_busy { 97.0 } else { 0.0064 }, dram], &listed);
+        let video = if runs("video") { self.driver.video } else { 0.0 };
+        let text = self.text(orphaned, [if is_busy { 97.0 } else { 0.0064 }, dram, video], &listed);
         if text != self.written {
             self.scenario.set(&text);
             self.written = text;
         }
     }
 
-    /// Returns the scenario: the GPU's memory of ended processes in GiB, its activity and that of its memory in percent,
-    /// and the keys of its processes.
-    fn text(&self, orphaned: usize, [percent, dram]: [f64; 2], processes: &[(u32, String)]) -> String {
-        let gpm = format!("{{1: {percent}, 2: {percent}, 10: {dram}, 30: 0, 40: 0}}");
+    /// Returns the scenario: the GPU's memory of ended processes in GiB, its activity, that of its memory and that of its video
+    /// decoder in percent, and the keys of its processes.
+    fn text(&self, orphaned: usize, [percent, dram, video]: [f64; 3], processes: &[(u32, String)]) -> String {
+        let gpm = format!("{{1: {percent}, 2: {percent}, 10: {dram}, 30: {video}, 40: 0}}");
         let all = |entry: &dyn Fn(&(u32, String)) -> String| -> String {
             processes.iter().map(entry).collect::<Vec<_>>().join(", ")
         };
@@ -158,6 +168,9 @@ fn work(pid: u32) -> Option<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.filter_map(Result::ok);
     let mut lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("cmdline")).ok());
     let line = lines.find(|line| !line.is_empty())?;
+    if line.contains("h264_cuvid") {
+        return Some("video".to_owned());
+    }
     let mut args = line.split('\0').skip(1);
     (args.next()? == "worker").then_some(args.next()?.to_owned())
 }
@@ -205,7 +218,11 @@ fn report(driver: Driver<'_>, uid: Option<u32>, flags: &[&str]) -> (Value, Strin
     let kernel_log = out.path().join("kmsg");
     fs::write(&kernel_log, "").unwrap();
     command.arg("--kernel-log").arg(&kernel_log).args(flags);
-    command.env("PATH", format!("{}:/usr/bin:/bin", mps.bin().display())).env("FAKE_MPS_RELEASE", "550");
+    let ffmpeg = out.path().join("ffmpeg");
+    fs::write(&ffmpeg, FFMPEG).unwrap();
+    fs::set_permissions(&ffmpeg, Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}:/usr/bin:/bin", mps.bin().display(), out.path().display());
+    command.env("PATH", path).env("FAKE_MPS_RELEASE", "550");
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
     }
@@ -302,8 +319,9 @@ fn driver_with_other_activity_energy_and_errors_disagrees() {
         "busy" | "other-user" => "used: 500MiB".to_owned(),
         _ => as_documented(work),
     };
-    let driver = Driver { lists: &lists, copies: 0.0005, killed: 31, ..DOCUMENTED };
-    let rows = ["energy-idle", "energy-users", "gpm-shared", "gpm-copies", "gpm-user", "kill-busy"];
+    let driver = Driver { lists: &lists, video: 0.0, copies: 0.0005, killed: 31, ..DOCUMENTED };
+    let rows =
+        ["energy-idle", "energy-users", "gpm-shared", "gpm-copies", "gpm-video", "gpm-user", "kill-busy"];
     let (report, markdown, code) = report(driver, None, &["--rows", &rows.join(",")]);
     for (id, verdict) in verdicts(&report) {
         assert_eq!(verdict, "disagree", "{id}\n{markdown}");

@@ -61,6 +61,16 @@ impl Run {
         outcome(["a process copied from the host; then another on the GPU", "", &published], &claims)
     }
 
+    pub(crate) fn gpm_video(&mut self) -> Tried {
+        self.let_run(&["idle"])?;
+        let _decoder = programs::decoder(&self.setting)?;
+        pause(self.setting.interval);
+        let (ratios, unknown) = self.activity_on(&page(self.exporter_once(&[]))?);
+        let published = unknown.unwrap_or_else(|| text(&ratios));
+        let claims = [(above(&ratios, "nvdec", 0.01), "it has no activity of the video decoder above 1 %")];
+        outcome(["ffmpeg decoded a video again and again", "", &published], &claims)
+    }
+
     pub(crate) fn gpm_user(&mut self) -> Tried {
         let works = &["idle", "busy"];
         // Where this user cannot read it either, the row says nothing about other users.

@@ -213,6 +213,31 @@ pub(crate) fn enforcer(setting: &Setting, audit: &str, dry_run: bool) -> Result<
     Program::start(&mut command, &setting.at("enforcer.log"))
 }
 
+/// Starts ffmpeg, which decodes a video of a few seconds again and again with the GPU, after it has made the video.
+pub(crate) fn decoder(setting: &Setting) -> Result<Program, String> {
+    let (video, log) = (setting.at("video.mp4"), setting.at("ffmpeg.log"));
+    let ffmpeg = || {
+        let mut command = Command::new("ffmpeg");
+        command.args(["-nostdin", "-loglevel", "error", "-y"]);
+        command
+    };
+    let source = ["-f", "lavfi", "-i", "testsrc2=size=1920x1080:rate=60:duration=4"];
+    let made = ffmpeg().args(source).args(["-c:v", "libx264", "-pix_fmt", "yuv420p"]).arg(&video).output();
+    let made = made.map_err(|error| format!("no ffmpeg: {error}"))?;
+    if !made.status.success() {
+        return Err(format!("ffmpeg cannot make a video: {}", String::from_utf8_lossy(&made.stderr).trim()));
+    }
+    let mut command = ffmpeg();
+    command.args(["-stream_loop", "-1", "-c:v", "h264_cuvid", "-i"]).arg(&video).args(["-f", "null", "-"]);
+    command.env("CUDA_VISIBLE_DEVICES", &setting.uuid);
+    let mut decoder = Program::start(&mut command, &log)?;
+    std::thread::park_timeout(setting.interval);
+    match decoder.ended() {
+        Some(_) => Err(format!("ffmpeg cannot decode with the GPU: {}", self::log(setting, "ffmpeg.log"))),
+        None => Ok(decoder),
+    }
+}
+
 /// Starts an MPS control daemon in a directory of this run. Its server starts with the first client.
 pub(crate) fn mps(setting: &Setting) -> Result<(Program, Control), String> {
     let (pipes, logs) = (setting.at("mps"), setting.at("mps-log"));

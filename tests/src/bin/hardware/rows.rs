@@ -133,6 +133,7 @@ rows! {
     "gpm" "an idle GPU has nearly no graphics and DRAM activity, a busy one has, and both are published (`--gpm`)" { part gpm }
     "gpm-shared" "a GPU on which two processes compute has graphics activity above 50 % (`--gpm`)" { part gpm_shared }
     "gpm-copies" "a process that only copies, from the host or on the GPU, causes DRAM activity above 0.01 %, the limit of a calm MIG instance (`--gpm`)" { part gpm_copies }
+    "gpm-video" "a process that decodes a video causes activity of the video decoder above 1 % (`--gpm`; needs ffmpeg with h264_cuvid)" { part gpm_video }
     "gpm-user" "an ordinary user may read the activity of engines (`--gpm`)" { part gpm_user }
     "kill-busy" "SIGKILL of a process that computes causes no Xid other than 45, of class cleanup, and its memory comes back within 10 s" { part kill_busy }
     "accounting" "accounting samples processes, and its sums grow with work and not without (drivers from 610)" { part accounting }
