@@ -10,7 +10,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -354,6 +354,39 @@ fn programs_of_two_releases_are_reported() {
     );
     let report = Report::of(&without.env("BAILIFF_QUOTA_LIBRARY", "/nowhere.so").output().unwrap());
     report.assert_check("quota library", "fail", "searched /nowhere.so");
+}
+
+/// An administrator copies `bailiff` to `/tmp` and runs it there as root.
+#[test]
+fn program_of_another_user_beside_the_own_is_not_run() {
+    let node = Node::new("idle");
+    let directory = node.home.path().join("shared");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, Permissions::from_mode(0o1777)).unwrap();
+    let (copy, started) = (directory.join("bailiff"), directory.join("started"));
+    fs::copy(programs::bailiff(), &copy).unwrap();
+    let planted = ["bailiff-exporter", "bailiff-enforcer"].map(|name| {
+        let script = directory.join(name);
+        fs::write(&script, format!("#!/bin/sh\necho $0 >>{}\necho {name} 0.0.9\n", started.display()))
+            .unwrap();
+        fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+        chown(&script, Some(4002), Some(4002)).unwrap();
+        script
+    });
+    let report =
+        || Report::of(&node.doctor(&copy, &["--json"]).env("PATH", "/usr/bin:/bin").output().unwrap());
+    let found = report();
+    assert!(!started.exists(), "{:?}", fs::read_to_string(&started));
+    found.assert_check("versions", "ok", "bailiff 0.1.0");
+    found.assert_check("rules", "skip", "not checked, because bailiff-enforcer is not installed");
+    for script in &planted {
+        chown(script, Some(0), Some(0)).unwrap();
+    }
+    report().assert_check("versions", "warn", "bailiff-exporter 0.0.9");
+    fs::set_permissions(&planted[0], Permissions::from_mode(0o757)).unwrap();
+    let rest = report();
+    rest.assert_check("versions", "warn", "bailiff-enforcer 0.0.9");
+    assert!(!format!("{:?}", rest.checks).contains("bailiff-exporter 0.0.9"), "{:#?}", rest.checks);
 }
 
 #[test]

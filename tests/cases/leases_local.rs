@@ -592,6 +592,81 @@ fn tickets_of_a_user_who_takes_nothing_are_skipped() {
     });
 }
 
+/// Runs `bailiff lease …` with 256 MiB of memory.
+fn run_in_little_memory(pool: &Directory, args: &[&str]) -> Output {
+    let bailiff = bailiff(pool, args);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "ulimit -v 262144; exec \"$@\"", "sh"])
+        .arg(bailiff.get_program())
+        .args(bailiff.get_args());
+    for (name, value) in bailiff.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.output().unwrap()
+}
+
+/// Each record has 64 KiB with as many fields as possible.
+#[test]
+fn long_tickets_of_a_user_use_up_no_memory_of_others() {
+    let pool = Directory::of("0");
+    let program = "exec python3 -c '
+import fcntl, itertools, json, os, resource, string, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+names = map(\"\".join, itertools.product(string.ascii_letters, repeat=3))
+about = {\"ttl_ms\": \"600000\", **{name: \"\" for name in itertools.islice(names, 7200)}}
+files = []
+for n in range(700):
+    file = open(os.environ[\"POOL\"] + \"/queue/%020d-ahead%d\" % (0, n), \"w\")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print(json.dumps({\"lease\": \"ahead%d\" % n, \"about\": about}, separators=(\",\", \":\")), end=\"\", file=file, flush=True)
+    files.append(file)
+print(\"x\", flush=True)
+sys.stdin.read()'";
+    let mut blocker = nobody_runs(&pool, program);
+    let mut waiter = bailiff(&pool, &["run", "true"]).spawn().unwrap();
+    until("the ticket", || (tickets(&pool) == 701).then_some(()));
+    let output = run_in_little_memory(&pool, &["list", "--json"]);
+    let list: Value = serde_json::from_str(&stdout_of(&output)).unwrap();
+    let waiting = list["waiting"].as_array().unwrap();
+    assert_eq!((waiting.len(), &list["waiting_not_shown"]), (65, &636.into()));
+    assert_eq!((&waiting[0]["user"], &waiting[64]["user"]), (&"65534".into(), &"root".into()));
+    let text = run_in_little_memory(&pool, &["list"]);
+    assert!(err(&text).contains("636 further waiting requests are not shown"), "{text:?}");
+    assert_eq!(stdout_of(&text).lines().count(), 1 + 1 + 65);
+    assert!(stdout_of(&run_in_little_memory(&pool, &["status"])).contains("; 701 waiting"));
+    // The path of the exporter's socket exists, so idle GPUs are looked for first.
+    let stream = pool.path();
+    let busy =
+        run_in_little_memory(&pool, &["run", "--nonblock", "--stream", stream.to_str().unwrap(), "true"]);
+    assert!(code(&busy) == 75, "{busy:?}");
+    for child in [&mut waiter, &mut blocker] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn very_many_files_of_a_user_in_the_queue_hide_no_waiter() {
+    let pool = Directory::of("0,1");
+    let holder = hold(&pool, &["run"]);
+    let program = "cd $POOL/queue && seq -f '%020g-small' 0 19999 | xargs touch && echo x; read wait";
+    let mut blocker = nobody_runs(&pool, program);
+    let mut waiter = bailiff(&pool, &["run", "-n", "2", "true"]).spawn().unwrap();
+    let list = until("the waiter", || {
+        let list = json_of(&pool, &["list", "--json"]);
+        (list["waiting"].as_array().unwrap().len() == 1).then_some(list)
+    });
+    assert!(list["waiting_not_shown"].as_u64().unwrap() > 19_000, "{list}");
+    end(holder, Signal::TERM);
+    assert!(waiter.wait().unwrap().success());
+    blocker.kill().unwrap();
+    blocker.wait().unwrap();
+}
+
 /// A user can put several tickets before that of a waiter, and change their order by letting them sleep.
 #[test]
 fn waiter_behind_changing_tickets_leaks_nothing() {

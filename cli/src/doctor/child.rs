@@ -8,16 +8,18 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use bailiff_lifecycle::exit::plain;
+use bailiff_lifecycle::permissions::FilePermissions;
 use bailiff_subprocess::{ChildError, Talk};
 
-/// Finds another program of this package: next to this one, else in `PATH`.
+/// Finds another program of this package: next to this one, else in `PATH`. A copy of this program can be in a directory
+/// such as `/tmp`, where others can put a program, so one that other users can change is not used.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let own_directory = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
-    own_directory
+    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(name)));
+    beside
+        .filter(|file| FilePermissions::Strict.check(file).is_ok())
         .into_iter()
-        .chain(env::split_paths(&path))
-        .map(|directory| directory.join(name))
+        .chain(env::split_paths(&path).map(|directory| directory.join(name)))
         .find(|file| file.is_file())
 }
 

@@ -1,9 +1,9 @@
 //! The enforcer: whether it responds, whether it withholds actions, and whether its rules are valid.
 
 use std::io::ErrorKind;
-use std::os::unix::net::UnixStream;
 
 use bailiff_lifecycle::control::query_within;
+use bailiff_lifecycle::socket::connect;
 use serde_json::{Value, json};
 
 use super::Doctor;
@@ -20,7 +20,7 @@ const MAX_LINES: usize = 3;
 pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
     let path = flags.control.display();
     let fail = |text: String, hint: &str| vec![Check::fail(NAME, text, hint)];
-    if let Err(error) = UnixStream::connect(&flags.control) {
+    if let Err(error) = connect(&flags.control, flags.deadline) {
         return match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
                 let hint = "to enforce rules, start it: systemctl start bailiff-enforcer";
@@ -29,6 +29,10 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
             ErrorKind::PermissionDenied => {
                 let hint = format!("use sudo, or join the socket's group: ls -l {path}");
                 vec![Check::skip(NAME, format!("this user has no permission to use {path}"), Some(&hint))]
+            }
+            ErrorKind::WouldBlock => {
+                let hint = "check journalctl -u bailiff-enforcer, and restart it";
+                fail(format!("{path} does not accept connections"), hint)
             }
             _ => fail(format!("{path}: {error}"), "check journalctl -u bailiff-enforcer"),
         };
@@ -123,8 +127,36 @@ pub(super) fn rules(flags: &Doctor) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::time::Duration;
+
+    use clap::Parser;
+
     use super::super::check::State;
     use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        doctor: Doctor,
+    }
+
+    #[test]
+    fn enforcer_that_accepts_no_connection_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let short = Duration::from_millis(20);
+        let mut clients = Vec::new();
+        while let Ok(client) = connect(&path, short) {
+            clients.push(client);
+        }
+        let control = path.to_str().unwrap();
+        let flags = Flags::parse_from(["doctor", "--deadline", "20ms", "--control", control]).doctor;
+        let found = checks(&flags).remove(0);
+        let text = format!("{control} does not accept connections");
+        assert_eq!((found.state, found.text), (State::Fail, text));
+    }
 
     #[test]
     fn status_with_holds_and_breakers_is_reported() {

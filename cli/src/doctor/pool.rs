@@ -106,7 +106,7 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
         return vec![missing_pool()];
     }
     let leased = audit.gpus.iter().filter(|gpu| gpu.owner.is_some()).count();
-    let waiting = audit.queue.len();
+    let waiting = audit.waiting();
     let mut checks =
         vec![Check::ok(POOL, format!("{}, {leased} leased; {waiting} waiting", gpus(audit.gpus.len())))];
     for gpu in audit.gpus.iter().filter(|gpu| gpu.quarantine.is_some()) {

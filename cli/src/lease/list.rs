@@ -8,7 +8,7 @@ use bailiff_lease::holder::LocalHost;
 use serde_json::{Value, json};
 
 use super::abandoned::abandoned;
-use super::format::{self, as_json, holder, lease, span};
+use super::format::{self, as_json, holder, span};
 use super::request::user_name;
 use super::{flags, gpus, open};
 use crate::exit::{Failure, succeed};
@@ -22,7 +22,8 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     if flags.json {
         let local_host = LocalHost::read();
         let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &local_host)).collect();
-        let report = json!({"gpus": gpus, "waiting": waiting_as_json(&audit, &local_host)});
+        let waiting = waiting_as_json(&audit, &local_host);
+        let report = json!({"gpus": gpus, "waiting": waiting, "waiting_not_shown": audit.unread});
         return succeed(&format!("{report}\n"));
     }
     let head = format!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
@@ -33,7 +34,7 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
         let blocked = blocked(gpu).map(|blocked| format!(" ({blocked})")).unwrap_or_default();
         line(gpu, &audit) + if is_gone { " (process gone)" } else { "" } + &blocked
     }));
-    for (position, ticket) in waiting(&audit).enumerate() {
+    for (position, ticket) in waiting(&audit).into_iter().enumerate() {
         let (want, position) = (format!("x{}", field(ticket, "want")), format!("waits #{}", position + 1));
         let owner = owner_columns(ticket, "asked", &audit);
         lines.push(format!("{want:<5} {position:<11} {owner}"));
@@ -42,7 +43,18 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
     if let Some(paused) = format::grants_paused(&audit) {
         print_message(paused);
     }
+    print_unread(&audit);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints how many waiting requests were not read.
+fn print_unread(audit: &Audit) {
+    if audit.unread > 0 {
+        print_message(format_args!(
+            "{} further waiting requests are not shown, because their users have very many",
+            audit.unread
+        ));
+    }
 }
 
 /// Returns the state of an existing pool.
@@ -101,6 +113,7 @@ pub(super) fn since(lease: &Lease, field: &str, audit: &Audit) -> String {
 /// Prints the queue.
 pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
     let audit = audit(flags)?;
+    print_unread(&audit);
     if flags.json {
         return succeed(&format!("{}\n", json!(waiting_as_json(&audit, &LocalHost::read()))));
     }
@@ -108,7 +121,7 @@ pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
         "{:<5} {:>4} {:>5} {:<12} {:>8} {:>9}  COMMAND",
         "PLACE", "GPUS", "PRIO", "USER", "PID", "WAITS"
     )];
-    for (position, ticket) in waiting(&audit).enumerate() {
+    for (position, ticket) in waiting(&audit).into_iter().enumerate() {
         let (want, prio) = (field(ticket, "want"), field(ticket, "prio"));
         let owner = owner_columns(ticket, "asked", &audit);
         lines.push(format!("{:<5} {want:>4} {prio:>5} {owner}", position + 1));
@@ -116,12 +129,17 @@ pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
     succeed(&(lines.join("\n") + "\n"))
 }
 
-pub(super) fn waiting(audit: &Audit) -> impl Iterator<Item = &Lease> {
-    audit.queue.iter().filter_map(|name| lease(audit, name))
+/// Returns the waiting requests, in order.
+pub(super) fn waiting(audit: &Audit) -> Vec<&Lease> {
+    let mut by_name: BTreeMap<&str, &Lease> = BTreeMap::new();
+    for lease in &audit.leases {
+        by_name.entry(&lease.lease).or_insert(lease);
+    }
+    audit.queue.iter().filter_map(|name| by_name.get(name.as_str()).copied()).collect()
 }
 
 fn waiting_as_json(audit: &Audit, local_host: &LocalHost) -> Vec<Value> {
-    waiting(audit).map(|ticket| as_json(ticket, audit, local_host)).collect()
+    waiting(audit).into_iter().map(|ticket| as_json(ticket, audit, local_host)).collect()
 }
 
 /// Returns the lease state of a GPU.
@@ -157,7 +175,7 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
     let own_leases: Vec<&Lease> =
         audit.leases.iter().filter(|lease| lease.state == "held").filter(is_mine).collect();
     let tickets: Vec<(usize, &Lease)> =
-        waiting(&audit).enumerate().filter(|(_, ticket)| is_mine(ticket)).collect();
+        waiting(&audit).into_iter().enumerate().filter(|(_, ticket)| is_mine(ticket)).collect();
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     for gpu in &audit.gpus {
         *states.entry(state(gpu)).or_default() += 1;
@@ -166,13 +184,13 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
         let leases: Vec<_> = own_leases.iter().map(|lease| as_json(lease, &audit, &local_host)).collect();
         let tickets: Vec<_> =
             tickets.iter().map(|(_, ticket)| as_json(ticket, &audit, &local_host)).collect();
-        let waiting = audit.queue.len();
+        let waiting = audit.waiting();
         let report = json!({"gpus": states, "waiting": waiting, "leases": leases, "tickets": tickets});
         return succeed(&format!("{report}\n"));
     }
     let counts = joined(states.iter().map(|(state, count)| format!("{count} {state}")), ", ");
     let total = gpus(audit.gpus.len());
-    let mut lines = vec![format!("{total}: {counts}; {} waiting", audit.queue.len())];
+    let mut lines = vec![format!("{total}: {counts}; {} waiting", audit.waiting())];
     lines.extend(own_leases.iter().map(|lease| lease_line(lease, &audit)));
     lines.extend(tickets.iter().map(|ticket| ticket_line(*ticket, &audit)));
     if lines.len() == 1 {

@@ -150,7 +150,8 @@ pub(super) fn obtain(
             Err(Failure::late(format!("no GPU became available within {wait}")))
         }
         TicketStatus::Busy => {
-            let paused = format::grants_paused(&pool.audit()?);
+            let audit = pool.pauses_grants().then(|| pool.audit()).transpose()?;
+            let paused = audit.as_ref().and_then(format::grants_paused);
             Err(Failure::busy(paused.unwrap_or_else(|| {
                 "not enough idle GPUs, or other requests are ahead in the queue".to_owned()
             })))

@@ -3,20 +3,25 @@
 
 #![expect(clippy::disallowed_methods, reason = "opens the kernel log and files of the user")]
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bailiff_exposition::terminal::cut;
+use bailiff_ledger::Ledger;
 use bailiff_mps::log::Event;
 use bailiff_mps::place::{DEFAULT_LOGS, LOGS};
 use bailiff_proc::clock::now;
-use bailiff_snapshot::{LoggedXid, XidClass};
+use bailiff_proc::open_below;
+use bailiff_snapshot::{ForgedRecords, LoggedXid, XidClass};
 use clap::Args;
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, Dir, DirEntry, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -64,6 +69,9 @@ const MOST_RECORDS: usize = 65_536;
 const LONGEST_RECORD: usize = 16 << 10;
 /// Number of bytes at the end of a log that are read.
 const LOOK_BACK: u64 = 1 << 20;
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// Does not block on a FIFO.
+const FILE: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 /// Maximum number of quota files.
 const MOST_QUOTAS: usize = 256;
 /// Maximum number of findings in a source.
@@ -209,19 +217,29 @@ fn kernel_log(flags: &Why) -> Findings {
     let Some(pid) = flags.pid else { return Ok(Vec::new()) };
     let open =
         OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open("/dev/kmsg");
-    let mut log = open.map_err(|error| bailiff_lifecycle::exit::plain(&error))?;
-    let mut found = Vec::new();
+    let read = open.and_then(|mut log| records(&mut log, pid, geteuid().as_raw()));
+    read.map_err(|error| bailiff_lifecycle::exit::plain(&error))
+}
+
+/// Returns the records about a process, without those that may be forged.
+fn records(log: &mut impl Read, pid: u32, uid: u32) -> io::Result<Vec<Finding>> {
+    let (mut found, mut forged) = (Vec::new(), ForgedRecords::default());
+    // The record before the first one may have been overwritten.
+    forged.after_lost();
     let mut buffer = vec![0; LONGEST_RECORD];
     for _ in 0..MOST_RECORDS {
         match log.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => {
-                found.extend(record(&String::from_utf8_lossy(&buffer[..count]), pid, geteuid().as_raw()));
+                let text = String::from_utf8_lossy(&buffer[..count]);
+                if !text.lines().next().is_some_and(|line| forged.may_include(line)) {
+                    found.extend(record(&text, pid, uid));
+                }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            // Records were overwritten.
-            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(bailiff_lifecycle::exit::plain(&error)),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => forged.after_lost(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(found)
@@ -254,17 +272,9 @@ fn record(record: &str, pid: u32, uid: u32) -> Option<Finding> {
 /// Returns the requests for GPU memory of a process that the user's shared quotas refused.
 fn quotas(flags: &Why) -> Findings {
     let Some(pid) = flags.pid else { return Ok(Vec::new()) };
-    let directory = Path::new("/run/bailiff/quota").join(geteuid().as_raw().to_string());
-    // Any user can create a directory with this name.
-    if fs::symlink_metadata(&directory).is_ok_and(|about| about.uid() != geteuid().as_raw()) {
-        return Ok(Vec::new());
-    }
-    let files = match fs::read_dir(&directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        files => files.map_err(|error| bailiff_lifecycle::exit::plain(&error))?,
-    };
-    let ledgers =
-        files.flatten().take(MOST_QUOTAS).filter_map(|file| bailiff_ledger::read(&file.path()).ok());
+    let ledgers = ledgers(Path::new("/run/bailiff/quota"))
+        .map_err(|error| bailiff_lifecycle::exit::plain(&error))?
+        .into_iter();
     let processes = ledgers.flat_map(|ledger| ledger.processes);
     let refused =
         processes.filter(|process| process.pid == pid && process.denied > 0).map(|process| Finding {
@@ -277,6 +287,24 @@ fn quotas(flags: &Why) -> Findings {
             ),
         });
     Ok(refused.collect())
+}
+
+/// Returns the user's quotas in the directory that all users share. Any user can create a directory or a link with this
+/// name there, or mount a file system over one.
+fn ledgers(shared: &Path) -> io::Result<Vec<Ledger>> {
+    let uid = geteuid().as_raw();
+    let directory = openat(CWD, shared, DIRECTORY, Mode::empty())
+        .and_then(|shared| open_below(shared, uid.to_string(), DIRECTORY));
+    let directory = match directory {
+        Ok(directory) if fstat(&directory)?.st_uid == uid => directory,
+        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let entries = Dir::read_from(&directory)?.flatten();
+    let files = entries.filter(|entry| !entry.file_name().to_bytes().starts_with(b".")).take(MOST_QUOTAS);
+    let file =
+        |entry: DirEntry| open_below(&directory, OsStr::from_bytes(entry.file_name().to_bytes()), FILE);
+    Ok(files.filter_map(|entry| bailiff_ledger::read_open(&file(entry).ok()?.into()).ok()).collect())
 }
 
 /// Returns the fatal errors that an MPS server logged. It does not log whose they are.
@@ -337,6 +365,66 @@ mod tests {
         let fault = Finding { time: None, source: "mps", text: "a fatal GPU error".into() };
         let known = Known { possible: vec![fault], ..Known::default() };
         assert_eq!(text(&known), "not known\nperhaps: mps: a fatal GPU error\n");
+    }
+
+    /// A kernel log, which returns one record to each read.
+    struct Log(Vec<&'static str>);
+
+    impl Read for Log {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let text = if self.0.is_empty() { "" } else { self.0.remove(0) };
+            buffer[..text.len()].copy_from_slice(text.as_bytes());
+            Ok(text.len())
+        }
+    }
+
+    /// A user can name a cgroup, and log packets with a prefix.
+    #[test]
+    fn record_that_a_user_may_have_written_is_no_finding() {
+        const NAME: &str = "6,7,5,c;,cpuset=\n";
+        const BEFORE: &str = "6,7,5,-;x\n SUBSYSTEM=pci\n";
+        const OOM: &str =
+            "3,9,6,c;Memory cgroup out of memory: Killed process 4711 (a) UID:1000 pgtables:48kB\n";
+        const WHOLE: &str =
+            "3,9,6,-;Memory cgroup out of memory: Killed process 4711 (a) UID:1000 pgtables:48kB\n";
+        const XID: &str = "4,9,6,c;NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=a, Ch 00000008\n";
+        const PACKET: &str =
+            "4,9,6,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=a, Ch 1IN=lo OUT= MAC=\n";
+        for (log, count) in [
+            (vec![NAME, OOM], 0),
+            (vec![NAME, XID], 0),
+            (vec![PACKET], 0),
+            (vec![XID], 0),
+            (vec![NAME, WHOLE], 1),
+            (
+                vec![
+                    "6,6,4,-;the first\n",
+                    "6,7,20000000,-;x\n",
+                    "4,9,20000006,c;NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=a, Ch 00000008\n",
+                ],
+                1,
+            ),
+            (vec![BEFORE, WHOLE], 1),
+        ] {
+            let shown = log.join("");
+            assert_eq!(records(&mut Log(log), 4711, 1000).unwrap().len(), count, "{shown}");
+        }
+    }
+
+    /// Any user can create an entry of this name in the directory, and replace it at any time.
+    #[test]
+    fn quota_directory_that_is_a_link_is_not_read() {
+        let shared = tempfile::tempdir().unwrap();
+        let (own, other) = (shared.path().join(geteuid().as_raw().to_string()), shared.path().join("other"));
+        std::fs::create_dir(&other).unwrap();
+        bailiff_ledger::create(&other.join("quota"), &[]).unwrap();
+        let count = || ledgers(shared.path()).unwrap().len();
+        assert_eq!(count(), 0, "none");
+        std::os::unix::fs::symlink(&other, &own).unwrap();
+        assert_eq!(count(), 0, "a link");
+        std::fs::remove_file(&own).unwrap();
+        std::fs::rename(&other, &own).unwrap();
+        assert_eq!(count(), 1, "a directory");
     }
 
     #[test]

@@ -30,6 +30,16 @@ pub struct Audit {
     pub waits_ms: Vec<u64>,
     /// Whether Redis persists every change (`appendonly`).
     pub append_only: Option<bool>,
+    /// Number of tickets that were not read, because their users have very many; only in the machine's own pool.
+    #[serde(skip)]
+    pub unread: u64,
+}
+
+impl Audit {
+    /// Returns the number of all tickets.
+    pub const fn waiting(&self) -> u64 {
+        self.queue.len() as u64 + self.unread
+    }
 }
 
 /// A node's agent, which ends the leases of exited holders in its PID namespace.

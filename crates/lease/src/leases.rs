@@ -102,11 +102,7 @@ pub trait Leases: Send {
     ///
     /// # Errors
     /// If the pool does not respond.
-    fn idle(&mut self) -> Result<Vec<Gpu>, LeaseError> {
-        let mut gpus = self.audit()?.gpus;
-        gpus.retain(|gpu| gpu.idle > 0);
-        Ok(gpus)
-    }
+    fn idle(&mut self) -> Result<Vec<Gpu>, LeaseError>;
 
     /// The whole state of the pool at one moment.
     ///
@@ -119,6 +115,11 @@ pub trait Leases: Send {
     /// # Errors
     /// If the pool does not respond.
     fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError>;
+
+    /// Whether grants can be paused, which an audit shows, because the pool is on a server that was restarted.
+    fn pauses_grants(&self) -> bool {
+        false
+    }
 
     /// Whether the time limit of a lease can be extended. Otherwise, the limit in an audit only informs, because other
     /// users may have written it.
@@ -224,6 +225,10 @@ impl Leases for Pool {
 
     fn reap_local_host(&mut self, local_host: &LocalHost, ttl: Duration) -> Result<usize, LeaseError> {
         self.reap_local_host(local_host, ttl)
+    }
+
+    fn pauses_grants(&self) -> bool {
+        true
     }
 
     fn extends_leases(&self) -> bool {

@@ -282,6 +282,31 @@ fn wait_past_its_deadline_withdraws_the_ticket() {
     assert_eq!(granted_gpus(request(&path, "next", 1).1), [0]);
 }
 
+/// Every user can open and close the file of a GPU.
+#[test]
+fn waiter_reads_the_queue_once_in_a_second_although_files_are_closed() {
+    let (_keep, path) = create_pool(1);
+    let (holder, _) = request(&path, "holder", 1);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut pool = Local::at(&path);
+            pool.wait(&ticket("waiter", 1), (&LocalHost::read(), None), &mut |_| {}).unwrap()
+        });
+        wait_for_queue(&path, 1);
+        let file = fs::read_dir(path.join("queue")).unwrap().next().unwrap().unwrap().path();
+        let (started, mut renewals) = (Instant::now(), std::collections::BTreeSet::new());
+        while started.elapsed() < Duration::from_millis(1500) {
+            drop(File::open(path.join("gpu/0")).unwrap());
+            renewals.insert(fs::metadata(&file).unwrap().modified().unwrap());
+        }
+        // The waiter renews its ticket when it reads the queue.
+        let most = 3 + started.elapsed().as_secs();
+        assert!(renewals.len() as u64 <= most, "{} renewals", renewals.len());
+        drop(holder);
+        assert_eq!(granted_gpus(waiter.join().unwrap()), [0]);
+    });
+}
+
 #[test]
 fn stopped_waiter_is_skipped_and_keeps_its_position() {
     let (_directory, path) = create_pool(1);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bailiff_proc::clock::since_boot;
-use bailiff_snapshot::{Gap, Gaps, KernelLog, LoggedXid};
+use bailiff_snapshot::{ForgedRecords, Gap, Gaps, KernelLog, LoggedXid};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -19,14 +19,6 @@ const MOST_XIDS: usize = 1024;
 /// More than the longest record (`PRINTK_MESSAGE_MAX`, and `CONSOLE_EXT_LOG_MAX` of older kernels).
 const LONGEST_RECORD: usize = 16 << 10;
 
-/// The kernel prints the name of a cgroup, which users choose, after this text and as a fragment of its own. If another
-/// task prints meanwhile, the name begins a record (`cpuset_print_current_mems_allowed` in `cpuset.c`).
-const BEFORE_NAME: &str = ",cpuset=";
-/// Microseconds for which no fragment counts after that.
-const NAME_PERIOD: u64 = 10_000_000;
-/// In place of the time of a lost record: it is not after that of the next record.
-const AT_NEXT: u64 = u64::MAX;
-
 /// An open kernel log: `/dev/kmsg`, or a file with records in its format.
 pub(crate) struct KernelLogReader {
     path: PathBuf,
@@ -35,14 +27,14 @@ pub(crate) struct KernelLogReader {
     from: Duration,
     /// Beginning of a record, if a read ended within it; only of other files than `/dev/kmsg`.
     partial: Vec<u8>,
-    /// Time of the last record that ended with [`BEFORE_NAME`], in microseconds of the log.
-    name_due: Option<u64>,
+    forged: ForgedRecords,
 }
 
 impl KernelLogReader {
     /// Opens the log at its end. If that fails, the first read reports why.
     pub(crate) fn open(path: PathBuf) -> Self {
-        let mut reader = Self { path, file: None, from: Duration::ZERO, partial: Vec::new(), name_due: None };
+        let (from, partial, forged) = (Duration::ZERO, Vec::new(), ForgedRecords::default());
+        let mut reader = Self { path, file: None, from, partial, forged };
         // The error is that of the first read, which tries again.
         let _ = reader.reopen();
         reader
@@ -101,7 +93,7 @@ impl KernelLogReader {
                 Err((Some(Errno::INTR), _)) => {}
                 // Records were overwritten before they were read. The next read continues after them.
                 Err((Some(Errno::PIPE), _)) => {
-                    self.name_due = Some(AT_NEXT);
+                    self.forged.after_lost();
                     gaps.count(Gap::KernelLog);
                 }
                 Err((_, error)) => return Err(error),
@@ -115,9 +107,9 @@ impl KernelLogReader {
         self.partial.extend_from_slice(bytes);
         let end = self.partial.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         // Lines that continue a record begin with a space, and have no head.
-        let (read, name_due) = (String::from_utf8_lossy(&self.partial[..end]), &mut self.name_due);
+        let (read, forged) = (String::from_utf8_lossy(&self.partial[..end]), &mut self.forged);
         for line in read.split('\n') {
-            let is_forged = may_be_forged(line, name_due);
+            let is_forged = forged.may_include(line);
             let Some(xid) = LoggedXid::parse(line) else { continue };
             if xids.len() < MOST_XIDS && !is_forged {
                 xids.push(xid);
@@ -131,23 +123,6 @@ impl KernelLogReader {
             gaps.count(Gap::KernelLog);
         }
     }
-}
-
-/// Returns whether a record may begin with a text that a user chose: the name of a cgroup after `,cpuset=`, or the prefix
-/// of a firewall's log (with the sysctl `net.netfilter.nf_log_all_netns`, also of a user's own network namespace).
-fn may_be_forged(record: &str, name_due: &mut Option<u64>) -> bool {
-    let Some((head, text)) = record.split_once(';') else { return false };
-    let mut fields = head.split(',').skip(2);
-    let Some(micros) = fields.next().and_then(|micros| micros.parse::<u64>().ok()) else { return false };
-    let is_fragment = fields.next() == Some("c");
-    if *name_due == Some(AT_NEXT) {
-        *name_due = Some(micros);
-    }
-    let is_forged = is_fragment && name_due.is_some_and(|due| micros.saturating_sub(due) < NAME_PERIOD);
-    if text.ends_with(BEFORE_NAME) {
-        *name_due = Some(micros);
-    }
-    is_forged || text.contains("IN=") && text.contains(" OUT=")
 }
 
 #[cfg(test)]
@@ -178,7 +153,7 @@ mod tests {
             file: None,
             from: Duration::ZERO,
             partial: Vec::new(),
-            name_due: None,
+            forged: ForgedRecords::default(),
         }
     }
 
@@ -213,23 +188,13 @@ mod tests {
         assert_eq!(drained(&mut reader, vec![Ok(end)]), (vec![9], 0, true));
     }
 
-    /// A user can choose the name of a cgroup, but not what other parts of the kernel print.
     #[test]
-    fn name_of_a_cgroup_is_no_line_of_the_driver() {
-        let line = "NVRM: Xid (PCI:0000:3b:00): 31, pid=41, name=python3, Ch 00000009";
-        let records = |time: u64, flags: &str| format!("4,8,{time},{flags};{line},mems_allowed=0\n");
-        for (before, record, counts) in [
-            ("", records(6, "c"), true),
-            ("6,7,5,-;oom-kill:constraint=CONSTRAINT_MEMCG,cpuset=\n6,7,5,-;x\n", records(6, "c"), false),
-            ("6,7,5,c;,cpuset=\n", records(NAME_PERIOD, "c"), false),
-            ("6,7,5,c;,cpuset=\n", records(5 + NAME_PERIOD, "c"), true),
-            ("6,7,5,c;,cpuset=\n", records(6, "-"), true),
-            ("", records(6, "-").replace('\n', "IN=lo OUT= MAC=\n"), false),
-        ] {
-            let (mut gaps, mut xids) = (Gaps::default(), Vec::new());
-            reader().take(format!("{before}{record}").as_bytes(), &mut xids, &mut gaps);
-            assert_eq!((xids.len() == 1, gaps.of(Gap::KernelLog) == 0), (counts, counts), "{before}{record}");
-        }
+    fn line_that_may_be_the_name_of_a_cgroup_is_a_gap() {
+        let (mut gaps, mut xids) = (Gaps::default(), Vec::new());
+        let text = format!("6,7,5,c;,cpuset=\n{}{FIRST}", SECOND.replace(",-;", ",c;"));
+        reader().take(text.as_bytes(), &mut xids, &mut gaps);
+        let found: Vec<u64> = xids.iter().map(|xid| xid.sequence).collect();
+        assert_eq!((found, gaps.of(Gap::KernelLog)), (vec![7], 1));
     }
 
     #[test]

@@ -15,6 +15,13 @@ const START: &str = "NVRM: Xid (PCI:";
 const CONSEQUENCE: &str = " caused by previous Xid ";
 /// Number of characters of a line that are kept. The name has at most 60, and the channel follows it closely.
 const LONGEST_TEXT: usize = 200;
+/// The kernel prints the name of a cgroup, which users choose, after this text and as a fragment of its own. If another
+/// task prints meanwhile, the name begins a record (`cpuset_print_current_mems_allowed` in `cpuset.c`).
+const BEFORE_NAME: &str = ",cpuset=";
+/// Microseconds for which no fragment counts after that.
+const NAME_PERIOD: u64 = 10_000_000;
+/// In place of the time of a lost record: it is not after that of the next record.
+const AT_NEXT: u64 = u64::MAX;
 /// Error of a process's start time, which the kernel rounds down.
 const TICK: Duration = Duration::from_millis(crate::identity::MILLIS_PER_TICK);
 
@@ -121,6 +128,38 @@ impl LoggedXid {
         self.pid == process.pid
             && process.started() + TICK <= since
             && message.is_some_and(|message| channel(message).is_some())
+    }
+}
+
+/// Recognizes records that may begin with a text that a user chose: the name of a cgroup after `,cpuset=`, or the prefix of
+/// a firewall's log (with the sysctl `net.netfilter.nf_log_all_netns`, also of a user's own network namespace).
+#[derive(Debug, Default)]
+pub struct ForgedRecords {
+    /// Time of the last record that ended with [`BEFORE_NAME`], in microseconds of the log.
+    name_due: Option<u64>,
+}
+
+impl ForgedRecords {
+    /// Continues after lost records, of which the last may have ended with [`BEFORE_NAME`].
+    pub const fn after_lost(&mut self) {
+        self.name_due = Some(AT_NEXT);
+    }
+
+    /// Returns whether the next record, without the lines that continue it, may be forged.
+    pub fn may_include(&mut self, record: &str) -> bool {
+        let Some((head, text)) = record.split_once(';') else { return false };
+        let mut fields = head.split(',').skip(2);
+        let Some(micros) = fields.next().and_then(|micros| micros.parse::<u64>().ok()) else { return false };
+        let is_fragment = fields.next() == Some("c");
+        if self.name_due == Some(AT_NEXT) {
+            self.name_due = Some(micros);
+        }
+        let is_forged =
+            is_fragment && self.name_due.is_some_and(|due| micros.saturating_sub(due) < NAME_PERIOD);
+        if text.ends_with(BEFORE_NAME) {
+            self.name_due = Some(micros);
+        }
+        is_forged || text.contains("IN=") && text.contains(" OUT=")
     }
 }
 
@@ -313,6 +352,30 @@ mod tests {
         assert_eq!(escaped("é\\\n~"), "\\xc3\\xa9\\x5c\\x0a~");
         let long = parse(&line(&"é".repeat(5000))).unwrap();
         assert_eq!(long.text.chars().count(), LONGEST_TEXT);
+    }
+
+    /// A user can choose the name of a cgroup, but not what other parts of the kernel print.
+    #[test]
+    fn name_of_a_cgroup_is_no_line_of_the_driver() {
+        let line = "NVRM: Xid (PCI:0000:3b:00): 31, pid=41, name=python3, Ch 00000009";
+        let record = |time: u64, flags: &str| format!("4,8,{time},{flags};{line},mems_allowed=0");
+        for (before, record, is_forged) in [
+            (&[][..], record(6, "c"), false),
+            (&["6,7,5,-;oom-kill:constraint=CONSTRAINT_MEMCG,cpuset=", "6,7,5,-;x"], record(6, "c"), true),
+            (&["6,7,5,c;,cpuset="], record(NAME_PERIOD, "c"), true),
+            (&["6,7,5,c;,cpuset="], record(5 + NAME_PERIOD, "c"), false),
+            (&["6,7,5,c;,cpuset="], record(6, "-"), false),
+            (&[], record(6, "-") + "IN=lo OUT= MAC=", true),
+        ] {
+            let mut forged = ForgedRecords::default();
+            for record in before {
+                forged.may_include(record);
+            }
+            assert_eq!(forged.may_include(&record), is_forged, "{before:?} {record}");
+        }
+        let mut forged = ForgedRecords::default();
+        forged.after_lost();
+        assert!(!forged.may_include("6,7,5,-;x") && forged.may_include(&record(6, "c")));
     }
 
     #[test]

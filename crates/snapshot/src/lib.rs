@@ -55,7 +55,7 @@ pub use gpu::{About, ComputeMode, Entry, GpuId, GpuSample, Kinds, MigIds, Teleme
 pub use health::{ClockEvent, ErrorCounts, Health, MemoryHealth, RecoveryAction, XidClass};
 pub use holder::{Holder, Process};
 pub use identity::{BootId, Moment, PidNamespace, ProcessId, ProcessKey, millis};
-pub use kernel_log::{KernelLog, KernelLogState, LoggedXid};
+pub use kernel_log::{ForgedRecords, KernelLog, KernelLogState, LoggedXid};
 pub use label::{Label, Word};
 pub use lease::{Claim, GpuState, Held, Leases, PoolGpu};
 pub use lost::{LastListed, LostGpu};

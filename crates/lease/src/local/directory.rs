@@ -21,8 +21,8 @@ use super::processes::{Inode, Locks};
 use super::token::TokenClock;
 use crate::LeaseError;
 
-/// Longer files are not read.
-const LONGEST: usize = 1 << 16;
+/// Longer files are not read. A record with the longest values has at most 26 KiB ([`Record`](super::record::Record)).
+const LONGEST: usize = 1 << 15;
 /// Maximum wait for the gate lock. The holder needs less time, unless it was stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of mounts over a file that are removed. A user can have 1,000 (`mount_max` in `fuse.conf`).

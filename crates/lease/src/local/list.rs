@@ -12,9 +12,13 @@ use super::directory::{self, Directory, Gate};
 use super::processes::{self, Inode, Locks};
 use super::queue::{self, TicketState};
 use super::record::Record;
+use super::stalled::Stalled;
 use crate::LeaseError;
 use crate::audit::{Audit, Blocker, Gpu, Lease};
 use crate::holder::LocalHost;
+
+/// Maximum number of tickets that are read.
+const MOST_TICKETS: usize = 1024;
 
 /// Reads the whole state.
 pub(super) fn audit(directory: &Directory, local_host: &LocalHost) -> Result<Audit, LeaseError> {
@@ -23,7 +27,7 @@ pub(super) fn audit(directory: &Directory, local_host: &LocalHost) -> Result<Aud
     let held: Vec<Option<LockState>> =
         managed.iter().map(|gpu| lock_state(directory, gpu.id, &gate)).collect();
     drop(gate);
-    let waiting = waiting(directory)?;
+    let (waiting, unread) = waiting(directory)?;
     let now = queue::now().as_millis();
     let locks = Locks::read();
     let mut leases: BTreeMap<String, Lease> = BTreeMap::new();
@@ -49,7 +53,23 @@ pub(super) fn audit(directory: &Directory, local_host: &LocalHost) -> Result<Aud
         counts: BTreeMap::new(),
         waits_ms: Vec::new(),
         append_only: None,
+        unread,
     })
+}
+
+/// Returns the GPUs that are not locked. The queue, in which users can have very many tickets, is not read.
+pub(super) fn idle(directory: &Directory) -> Result<Vec<Gpu>, LeaseError> {
+    let managed = directory.managed()?.gpus;
+    let gate = directory.enter();
+    // Without the gate lock, an exclusive lock could prevent the grant to another client.
+    let lock = if gate.alone {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    let is_idle =
+        |gpu: &directory::ManagedGpu| directory.gpu(gpu.id).is_ok_and(|(file, _)| flock(file, lock).is_ok());
+    Ok(managed.into_iter().filter(is_idle).map(|gpu| audited(gpu, 1, None)).collect())
 }
 
 fn audited(gpu: directory::ManagedGpu, idle: u32, owner: Option<String>) -> Gpu {
@@ -216,21 +236,27 @@ fn join(leases: &mut BTreeMap<String, Lease>, mut lease: Lease, gpu: u32) -> Str
     name
 }
 
-/// The waiting tickets, in order.
-fn waiting(directory: &Directory) -> Result<Vec<Lease>, LeaseError> {
+/// The waiting tickets, in order, and the number of those that were not read, because their users have very many.
+fn waiting(directory: &Directory) -> Result<(Vec<Lease>, u64), LeaseError> {
+    let last = queue::last(directory)?;
+    let (all, names) = (last.all, last.in_order());
+    let mut read = Stalled::limit(directory, &names);
+    read.truncate(MOST_TICKETS);
+    let unread = all.saturating_sub(read.len() as u64);
     let mut waiting = Vec::new();
-    for name in queue::names(directory)? {
-        let (TicketState::Waiting(file) | TicketState::Asleep(file)) = queue::read_ticket(directory, &name)
+    for name in read {
+        let (TicketState::Waiting(file) | TicketState::Asleep(file)) = queue::read_ticket(directory, name)
         else {
             continue;
         };
         let record = Record::read(&file).filter(|record| record.lease == name.lease);
-        let mut record = record.unwrap_or(Record { lease: name.lease, about: BTreeMap::new() });
+        let mut record =
+            record.unwrap_or_else(|| Record { lease: name.lease.clone(), about: BTreeMap::new() });
         // The owner of the file is authoritative.
         set_owner(&mut record, rustix::fs::fstat(&file).ok().map(|found| found.st_uid));
         waiting.push(record.into_lease("waiting"));
     }
-    Ok(waiting)
+    Ok((waiting, unread))
 }
 
 #[cfg(test)]

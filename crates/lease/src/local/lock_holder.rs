@@ -28,8 +28,7 @@ pub(super) fn release(
 ) -> Result<Released, LeaseError> {
     let gate = directory.enter();
     // A waiting request has no token.
-    let names = if token.is_none() { queue::names(directory)? } else { Vec::new() };
-    let ticket = names.into_iter().find(|name| name.lease == lease);
+    let ticket = if token.is_none() { queue::of_lease(directory, lease)? } else { None };
     match ticket.map(|ticket| queue::remove(directory, &ticket)) {
         Some(Ok(())) => return Ok(Released::Done),
         // The ticket was served just now, so the lease is in the records.

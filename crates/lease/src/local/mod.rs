@@ -49,10 +49,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bailiff_proc::clock::Deadline;
 use bailiff_proc::start;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
-use crate::audit::Audit;
+use crate::audit::{Audit, Gpu};
 use crate::holder::LocalHost;
 use crate::{Grant, Init, LeaseError, Leases, Released, Ticket, TicketStatus};
 use directory::{Directory, Gate, ManagedGpu};
@@ -100,7 +101,15 @@ impl Local {
         Ok(directory)
     }
 
-    /// Tries the GPUs after one was released, without reading the queue again.
+    /// Waits for a change. Returns whether this ticket is first, so that only the GPUs must be tried.
+    fn wait_for_change(&mut self, lease: &str, at_most: Duration) -> bool {
+        match self.entries.get_mut(lease) {
+            Some(OwnEntry::Waiting(waiter)) => waiter.wait_for_change(at_most),
+            _ => false,
+        }
+    }
+
+    /// Tries the GPUs without reading the queue again.
     fn try_released(&mut self, lease: &str) -> Result<Option<TicketStatus>, LeaseError> {
         let directory = self.directory()?;
         let Some(OwnEntry::Waiting(waiter)) = self.entries.get_mut(lease) else { return Ok(None) };
@@ -239,6 +248,7 @@ impl Leases for Local {
         on_position: &mut dyn FnMut(u64),
     ) -> Result<TicketStatus, LeaseError> {
         let mut status = self.request(ticket)?;
+        let mut next_read = Deadline::after(TICK);
         while let TicketStatus::Waiting { before } = status {
             on_position(before);
             let left = until.map(queue::left);
@@ -246,13 +256,15 @@ impl Leases for Local {
                 self.entries.remove(&ticket.lease);
                 break;
             }
-            let at_most = left.unwrap_or(TICK).min(TICK);
-            let released = match self.entries.get_mut(&ticket.lease) {
-                Some(OwnEntry::Waiting(waiter)) => waiter.wait_for_change(at_most),
-                _ => false,
+            let at_most = next_read.left().min(left.unwrap_or(TICK));
+            let is_first = self.wait_for_change(&ticket.lease, at_most);
+            // Any user can cause events of GPUs, and make the queue long.
+            status = if is_first && !next_read.passed() {
+                self.try_released(&ticket.lease)?.unwrap_or(status)
+            } else {
+                next_read = Deadline::after(TICK);
+                self.touch(&ticket.lease, ticket.ttl, None)?
             };
-            let tried = if released { self.try_released(&ticket.lease)? } else { None };
-            status = tried.map_or_else(|| self.touch(&ticket.lease, ticket.ttl, None), Ok)?;
         }
         Ok(status)
     }
@@ -311,6 +323,10 @@ impl Leases for Local {
     fn gpus(&mut self) -> Result<Vec<(String, Option<String>)>, LeaseError> {
         let gpus = self.directory()?.managed()?.gpus;
         Ok(gpus.into_iter().map(|gpu| (gpu.id.to_string(), gpu.uuid)).collect())
+    }
+
+    fn idle(&mut self) -> Result<Vec<Gpu>, LeaseError> {
+        list::idle(&*self.directory()?)
     }
 
     fn audit(&mut self) -> Result<Audit, LeaseError> {

@@ -3,6 +3,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "stopped waiters are recognized by the age of their tickets")]
 
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -23,6 +25,9 @@ use crate::LeaseError;
 
 /// Longest time without a renewal before a waiter counts as stopped.
 const LONGEST_SLEEP: Duration = Duration::from_mins(10);
+/// Maximum number of tickets before a waiter whose owners are read, and of tickets that are listed. Earlier ones are
+/// ignored.
+const MOST_TICKETS: usize = 16_384;
 /// Polling interval if the ticket ahead cannot be waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -52,16 +57,70 @@ pub(super) fn is_name(lease: &str) -> bool {
     (1..=128).contains(&lease.len()) && lease.bytes().all(plain)
 }
 
-/// All tickets, in order. Files with other names are ignored.
-pub(super) fn names(directory: &Directory) -> Result<Vec<Name>, LeaseError> {
+/// The last tickets of the queue. Any user can create very many files there.
+#[derive(Debug, Default)]
+pub(super) struct LastTickets {
+    names: BinaryHeap<Reverse<Name>>,
+    /// Number of all tickets.
+    pub(super) all: u64,
+}
+
+impl LastTickets {
+    fn add(&mut self, name: Name) {
+        self.all += 1;
+        self.names.push(Reverse(name));
+        if self.names.len() > MOST_TICKETS {
+            self.names.pop();
+        }
+    }
+
+    /// Returns the tickets in order.
+    pub(super) fn in_order(self) -> Vec<Name> {
+        let mut names: Vec<Name> = self.names.into_iter().map(|Reverse(name)| name).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+/// Returns the last tickets of the queue.
+pub(super) fn last(directory: &Directory) -> Result<LastTickets, LeaseError> {
+    let mut last = LastTickets::default();
+    each(directory, |name| last.add(name))?;
+    Ok(last)
+}
+
+/// Returns the tickets before one, or `None` if that one is no longer in the queue.
+pub(super) fn before(directory: &Directory, own: &Name) -> Result<Option<Vec<Name>>, LeaseError> {
+    let (mut last, mut is_there) = (LastTickets::default(), false);
+    each(directory, |name| match name.cmp(own) {
+        Ordering::Less => last.add(name),
+        Ordering::Equal => is_there = true,
+        Ordering::Greater => {}
+    })?;
+    Ok(is_there.then(|| last.in_order()))
+}
+
+/// Returns the first ticket of a lease.
+pub(super) fn of_lease(directory: &Directory, lease: &str) -> Result<Option<Name>, LeaseError> {
+    let mut first: Option<Name> = None;
+    each(directory, |name| {
+        if name.lease == lease && first.as_ref().is_none_or(|first| name < *first) {
+            first = Some(name);
+        }
+    })?;
+    Ok(first)
+}
+
+/// Reads the names of all tickets, in no order. Files with other names are ignored.
+fn each(directory: &Directory, mut take: impl FnMut(Name)) -> Result<(), LeaseError> {
     let wrong = |error| directory.lease_error("queue", error);
-    let mut names = Vec::new();
     for entry in Dir::read_from(&directory.queue).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
-        names.extend(entry.file_name().to_str().ok().and_then(Name::parse));
+        if let Some(name) = entry.file_name().to_str().ok().and_then(Name::parse) {
+            take(name);
+        }
     }
-    names.sort_unstable();
-    Ok(names)
+    Ok(())
 }
 
 /// A ticket of this process. Dropping it leaves the queue.

@@ -2,12 +2,14 @@
 //! because every user can write into the records of GPUs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::directory::{self, Directory};
 use crate::Ticket;
@@ -15,11 +17,14 @@ use crate::audit::Lease;
 
 /// Maximum length of a stored value. Commands can be longer.
 const LONGEST: usize = 1000;
+/// Records with more fields are not used. This program writes about 30.
+const MOST_FIELDS: usize = 64;
 
 /// The fields of a lease or ticket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) lease: String,
+    #[serde(deserialize_with = "fields")]
     pub(super) about: BTreeMap<String, String>,
 }
 
@@ -84,6 +89,79 @@ impl Record {
     }
 }
 
+/// Reads the fields, and fails if there are too many: other users can write records.
+fn fields<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Fields;
+
+    impl<'de> Visitor<'de> for Fields {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(to, "at most {MOST_FIELDS} fields")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut fields = BTreeMap::new();
+            while let Some((name, value)) = map.next_entry()? {
+                fields.insert(name, value);
+                if fields.len() > MOST_FIELDS {
+                    return Err(A::Error::invalid_length(fields.len(), &self));
+                }
+            }
+            Ok(fields)
+        }
+    }
+
+    from.deserialize_map(Fields)
+}
+
 fn cut(text: &str) -> String {
     text.chars().take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn written(record: &Record) -> File {
+        let file = tempfile::tempfile().unwrap();
+        record.write(&file).unwrap();
+        file
+    }
+
+    #[test]
+    fn record_with_the_longest_values_is_read() {
+        // JSON needs six bytes for each of these.
+        let text = "\u{1}".repeat(2 * LONGEST);
+        let ids = "0,".repeat(LONGEST);
+        let about = ["cmd", "note", "job"].map(|field| (field, text.clone())).into_iter();
+        let about = about.chain(["among", "last"].map(|field| (field, ids.clone())));
+        let ticket = Ticket {
+            lease: "x".repeat(128),
+            want: u32::MAX,
+            priority: 0,
+            ttl: Duration::from_secs(30),
+            nonblock: false,
+            about: about.collect(),
+        };
+        let mut record = Record::of(&ticket, u64::MAX, (u32::MAX, u64::MAX));
+        let gpus: Vec<String> = (0..1024).map(|gpu| gpu.to_string()).collect();
+        record.about.insert("gpus".to_owned(), gpus.join(","));
+        assert_eq!(Record::read(&written(&record)), Some(record));
+    }
+
+    #[test]
+    fn record_with_very_many_fields_is_not_used() {
+        let of = |fields: usize| Record {
+            lease: "x".to_owned(),
+            about: (0..fields).map(|field| (field.to_string(), String::new())).collect(),
+        };
+        for (fields, is_read) in [(MOST_FIELDS, true), (MOST_FIELDS + 1, false), (2000, false)] {
+            assert_eq!(Record::read(&written(&of(fields))).is_some(), is_read, "{fields}");
+        }
+        let long = Record { lease: "x".to_owned(), about: [("a".to_owned(), "b".repeat(1 << 16))].into() };
+        assert_eq!(Record::read(&written(&long)), None);
+    }
 }

@@ -17,6 +17,8 @@ use super::record::Record;
 /// The kernel reports the close of a file shortly before it releases the lock. A waiter that is too early retries
 /// after this time, and then at growing intervals.
 const FIRST_RETRY: Duration = Duration::from_micros(50);
+/// Before a longer interval, events do not cause a retry, because any user can cause them by opening and closing a file.
+const LONGEST_WITHOUT_EVENTS: Duration = Duration::from_millis(4);
 /// Longest interval between retries, in case an event is missed.
 const LAST_RETRY: Duration = Duration::from_secs(1);
 /// The polling interval if the user's inotify limit is reached.
@@ -94,7 +96,7 @@ impl Head {
         let mut gpus: Vec<GpuFile> = accepted.filter_map(open).collect();
         let granted = |gpu: &GpuFile| directory.last_granted(gpu.id);
         gpus.sort_by_cached_key(|gpu| (selection.last.contains(&gpu.id), granted(gpu), gpu.id));
-        Self { managed, reserved: Reserved::default(), gpus, watch: None, pause: FIRST_RETRY }
+        Self { managed, reserved: Reserved::default(), gpus, watch: None, pause: LONGEST_WITHOUT_EVENTS }
     }
 
     /// Whether the opened files are still those of the pool.
@@ -135,22 +137,23 @@ impl Head {
         new && self.watch.is_some()
     }
 
-    /// Waits until a GPU is released or a retry is due. Returns whether a GPU was released.
-    pub(super) fn wait_for_release(&mut self, at_most: Duration) -> bool {
+    /// Waits until a GPU may have been released or a retry is due.
+    pub(super) fn wait_for_release(&mut self, at_most: Duration) {
         let Some(watch) = &self.watch else {
             std::thread::park_timeout(at_most.min(WITHOUT_INOTIFY));
-            return false;
+            return;
         };
-        let released = watch.wait(self.pause.min(at_most));
-        self.pause = if released { FIRST_RETRY } else { (self.pause * 4).min(LAST_RETRY) };
-        released
-    }
-
-    /// Discards pending events. An attempt to lock GPUs after this call does not miss a release.
-    pub(super) fn clear_events(&self) {
-        if let Some(watch) = &self.watch {
+        let pause = self.pause.min(at_most);
+        let is_event = if self.pause < LONGEST_WITHOUT_EVENTS {
+            std::thread::park_timeout(pause);
+            false
+        } else {
+            watch.wait(pause)
+        };
+        if is_event {
             watch.clear();
         }
+        self.pause = if is_event { FIRST_RETRY } else { (self.pause * 4).min(LAST_RETRY) };
     }
 }
 
@@ -192,7 +195,7 @@ impl CloseWatch {
         readable(&[self.inotify.as_fd()], Some(Deadline::after(within))).is_ok_and(|ready| ready == [true])
     }
 
-    /// Discards pending events.
+    /// Discards pending events. The retries after this find a GPU that was closed but was not unlocked yet.
     fn clear(&self) {
         let _ = rustix::io::read(&self.inotify, &mut [0; 4096]);
     }

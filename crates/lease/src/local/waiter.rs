@@ -71,12 +71,11 @@ impl Waiter {
     /// Updates the position in the queue. Returns `None` if this waiter is first and must try the GPUs.
     pub(super) fn update_position(&mut self, directory: &Directory) -> Result<Option<Step>, LeaseError> {
         self.entry.renew();
-        let names = queue::names(directory)?;
-        let Some(own) = names.iter().position(|name| *name == self.entry.name) else {
+        let Some(ahead) = queue::before(directory, &self.entry.name)? else {
             return Ok(Some(Step::Ended("cancelled")));
         };
         let mut reserved = Reserved::default();
-        let ahead = Stalled::limit(directory, &names[..own]);
+        let ahead = Stalled::limit(directory, &ahead);
         for (before, name) in ahead.iter().enumerate().rev() {
             let TicketState::Waiting(file) = queue::read_ticket(directory, name) else { continue };
             if self.stalled.skips(name, &file) {
@@ -126,13 +125,10 @@ impl Waiter {
         taken.map_or(Step::Waiting(before), |taken| self.grant(taken, tokens))
     }
 
-    /// Tries the GPUs after a release was reported, without reading the queue.
+    /// Tries the GPUs without reading the queue.
     pub(super) fn try_released(&mut self, directory: &Directory) -> Option<Step> {
         let Position::First(head) = &mut self.position else { return None };
         let (tokens, taken) = (head.managed.tokens, head.take(directory, self.want));
-        if taken.is_none() {
-            head.clear_events();
-        }
         taken.map(|taken| self.grant(taken, tokens))
     }
 
@@ -177,14 +173,14 @@ impl Waiter {
         }
     }
 
-    /// Waits for a change ahead in the queue or, if this waiter is first, for a released GPU. Returns whether a GPU
-    /// was released.
+    /// Waits for a change ahead in the queue or, if this waiter is first, for a released GPU. Returns whether it is
+    /// first.
     pub(super) fn wait_for_change(&mut self, at_most: Duration) -> bool {
         match &mut self.position {
             Position::Behind(predecessor) => predecessor.wait(at_most),
-            Position::First(head) => return head.wait_for_release(at_most),
+            Position::First(head) => head.wait_for_release(at_most),
             Position::Unknown => queue::sleep(at_most),
         }
-        false
+        matches!(self.position, Position::First(_))
     }
 }
