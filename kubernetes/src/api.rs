@@ -18,8 +18,8 @@ use crate::json::{Pod, Status, event, eviction};
 
 /// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Maximum size of an answer in bytes.
-const LONGEST: u64 = 1 << 20;
+/// Maximum size of an answer in bytes. An object has at most 1.5 MiB in etcd, and JSON has up to six bytes for one.
+const LONGEST: u64 = 10 << 20;
 /// Maximum length of a text for people, in characters.
 const LONGEST_MESSAGE: usize = 512;
 
@@ -129,7 +129,7 @@ impl Api {
         let body = response.body_mut().with_config().limit(LONGEST).read_to_vec();
         let body = match body {
             Ok(body) => body,
-            Err(error) => return PodAnswer { message: short(&error.to_string()), ..PodAnswer::default() },
+            Err(error) => return unusable(request, status, &error.to_string()),
         };
         if let (200, PodRequest::Get { pod, annotation }) = (status, request)
             && let Some(found) = parse::<Pod>(&body)
@@ -140,8 +140,8 @@ impl Api {
         }
         // Errors and evictions are answered with a `Status`. Anything else did not come from an API server.
         let Some(text) = parse::<Status>(&body) else {
-            let message = format!("the answer, with status {status}, is not that of an API server");
-            return PodAnswer { message, ..PodAnswer::default() };
+            let why = format!("the answer, with status {status}, is not that of an API server");
+            return unusable(request, status, &why);
         };
         PodAnswer {
             status: Some(status),
@@ -151,6 +151,12 @@ impl Api {
             pod: None,
         }
     }
+}
+
+/// Returns an answer that cannot be understood. If it was to be a pod, only this pod may be the cause.
+fn unusable(request: &PodRequest, status: u16, why: &str) -> PodAnswer {
+    let status = Some(status).filter(|status| *status == 200 && matches!(request, PodRequest::Get { .. }));
+    PodAnswer { status, message: short(why), ..PodAnswer::default() }
 }
 
 /// Reads a small text file.

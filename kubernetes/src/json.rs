@@ -2,7 +2,8 @@
 
 use std::time::SystemTime;
 
-use bailiff_snapshot::pod_api::{EventReason, OwnerKind, PodFacts};
+use bailiff_snapshot::Word;
+use bailiff_snapshot::pod_api::{Deletion, EventReason, OwnerKind, PodFacts};
 use bailiff_snapshot::pod_resources::PodName;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The kubelet's default of `terminationGracePeriodSeconds`.
 const GRACE_SECONDS: u64 = 30;
-/// Maximum length of an annotation's value, which is a time.
+/// Maximum length of an annotation's value, which is a time, and of an owner's kind.
 const LONGEST_VALUE: usize = 64;
 /// Maximum length of an Event's note, in bytes (`validation/events.go` of Kubernetes).
 const LONGEST_NOTE: usize = 1024;
@@ -37,6 +38,7 @@ struct Metadata {
     namespace: String,
     uid: String,
     deletion_timestamp: Option<String>,
+    deletion_grace_period_seconds: Option<u64>,
     #[serde(default)]
     owner_references: Vec<Owner>,
     #[serde(default)]
@@ -109,9 +111,18 @@ impl Pod {
         {
             return None;
         }
-        let controller = metadata.owner_references.into_iter().find(|owner| owner.controller);
+        let until = metadata.deletion_timestamp;
+        let grace_seconds = metadata.deletion_grace_period_seconds.unwrap_or_default();
+        let deletion = until.map(|until| Deletion { until, grace_seconds });
+        // The admission policy refuses pods with any reference to such an owner.
+        let is_never = |owner: &&Owner| {
+            [OwnerKind::DaemonSet, OwnerKind::Node].map(OwnerKind::name).contains(&owner.kind.as_str())
+        };
+        let owners = &metadata.owner_references;
+        let owner = owners.iter().find(is_never).or_else(|| owners.iter().find(|owner| owner.controller));
         let mirror = metadata.annotations.contains_key(MIRROR).then_some(OwnerKind::Node.name());
-        let owner = mirror.map(str::to_owned).or_else(|| controller.map(|owner| owner.kind));
+        let owner = mirror.or_else(|| owner.map(|owner| owner.kind.as_str()));
+        let owner = owner.map(|kind| Word::from(&kind[..kind.floor_char_boundary(LONGEST_VALUE)]));
         let annotation = annotation.and_then(|key| metadata.annotations.get(key)?.as_str());
         Some(PodFacts {
             annotation: annotation.map(|value| value.chars().take(LONGEST_VALUE).collect()),
@@ -119,8 +130,8 @@ impl Pod {
             on_this_node: spec.node_name.as_deref() == Some(node),
             in_own_namespace: metadata.namespace == own_namespace,
             phase: status.phase,
-            deleting: metadata.deletion_timestamp.is_some(),
-            owner: owner.as_deref().map(Into::into),
+            deletion,
+            owner,
             priority_class: spec.priority_class_name,
             grace_seconds: spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS),
         })

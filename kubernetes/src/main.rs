@@ -17,6 +17,7 @@ use bailiff_lifecycle::exit::{self, Stop, parse};
 use bailiff_lifecycle::socket::Socket;
 use bailiff_lifecycle::{logs, signals};
 use bailiff_snapshot::pod_api::PodRequest;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use serde_json::Value;
 
 use crate::api::Api;
@@ -38,6 +39,8 @@ fn start() -> Result<(), Stop> {
     logs::start(flags.logs);
     exit::end_on_panic();
     capabilities::drop_all().context("cannot drop capabilities")?;
+    // Other processes of the same user can then not read the token in its memory or below its root.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot prevent dumps")?;
     let socket = Socket::open(&flags.socket, "socket")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;

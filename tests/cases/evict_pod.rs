@@ -250,11 +250,19 @@ fn recreated_pods_are_evicted_if_the_rule_permits_it() {
 #[test]
 fn pod_that_differs_from_the_evaluated_one_is_kept() {
     type Change = fn(&mut Value);
-    let cases: [(&str, &str, Change); 6] = [
+    let cases: [(&str, &str, Change); 8] = [
         ("identity_changed", "another node", |pod| pod["spec"]["nodeName"] = json!("node-2")),
         ("identity_changed", &OTHER_UID, |pod| pod["metadata"]["uid"] = json!(*OTHER_UID)),
         ("refused", "phase", |pod| pod["status"]["phase"] = json!("Pending")),
-        ("reprieved", "already being deleted", |pod| pod["metadata"]["deletionTimestamp"] = json!("now")),
+        ("terminating", "is being deleted", |pod| {
+            pod["metadata"]["deletionTimestamp"] = json!("2100-01-01T00:00:00Z")
+        }),
+        ("not_terminated", "was deleted", |pod| {
+            pod["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z")
+        }),
+        ("refused", "cannot be read", |pod| {
+            pod["metadata"]["annotations"] = json!({"x": "<".repeat(11 << 20)})
+        }),
         ("not_evictable", "system-node-critical", |pod| {
             pod["spec"]["priorityClassName"] = json!("system-node-critical");
         }),
@@ -368,6 +376,16 @@ fn processes_that_still_run_after_the_grace_period_are_not_signalled() {
     assert!(line["detail"].as_str().unwrap().contains(&tenant.pid().to_string()), "{line}");
     assert!(tenant.is_running() && tenant.terms_received() == 0);
     assert_eq!(stage.api.evictions().len(), 1);
+}
+
+#[test]
+fn long_grace_period_delays_no_other_action() {
+    let mut stage = Stage::new();
+    let tenant = stage.with_pod(|pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(1_000_000_000));
+    // The enforcer looks at it again later.
+    let line = stage.until_result("terminating");
+    assert!(line["detail"].as_str().unwrap().contains("processes still run"), "{line}");
+    assert!(tenant.is_running() && stage.api.evictions().len() == 1);
 }
 
 #[test]

@@ -80,7 +80,10 @@ impl Real {
             },
         });
         let created = self.0.create(PODS, &pod);
-        self.0.patch(&format!("{PODS}/{name}/status"), &json!({"status": {"phase": "Running"}}));
+        self.0.patch(
+            &format!("{PODS}/{name}/status"),
+            &json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}),
+        );
         created["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
@@ -144,7 +147,8 @@ fn real_api_server_answers_as_the_made_up_one() {
         assert_eq!(same("evict", ("plain", &plain))["status"], 201);
         assert!(real.is_deleted("plain"));
     }
-    assert_eq!(same("get", ("plain", &plain))["pod"]["deleting"], true);
+    let found = service.ask("get", ("plain", &plain));
+    assert_eq!(found["pod"]["deletion"]["grace_seconds"], 7, "{found}");
     // One budget that permits nothing, and two budgets.
     let kept = add("kept", "node-1", None);
     real.budget("first", "kept", 0);

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::{Value, json};
@@ -18,6 +18,9 @@ use crate::tls;
 
 /// The token that the server accepts.
 pub const TOKEN: &str = "test-token";
+
+/// Longest grace period in the answers: RFC 3339 ends with the year 9999.
+const MOST_SECONDS: u64 = 100_000_000_000;
 
 /// A request that the server received.
 #[derive(Debug, Clone, PartialEq)]
@@ -229,7 +232,11 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
         return Some((409, "", failure(409, "Conflict", message, &Value::Null)));
     }
     if query.is_empty() {
-        pod["metadata"]["deletionTimestamp"] = json!("2026-03-01T00:00:00Z");
+        let grace = pod["spec"]["terminationGracePeriodSeconds"].clone();
+        let until =
+            SystemTime::now() + Duration::from_secs(grace.as_u64().unwrap_or_default().min(MOST_SECONDS));
+        pod["metadata"]["deletionTimestamp"] = json!(humantime::format_rfc3339_seconds(until).to_string());
+        pod["metadata"]["deletionGracePeriodSeconds"] = grace;
     }
     let created =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});

@@ -17,6 +17,9 @@ pub(super) fn gpus(environment: &Environment) -> Result<Vec<Option<String>>, Str
     visible(&uuids, environment.visible.as_deref())
 }
 
+/// Maximum number of GPUs of a machine; any client of the Redis server can write another number.
+const MOST_GPUS: usize = 1024;
+
 /// Creates a pool.
 pub(super) fn manage(
     pool: &mut Pool,
@@ -27,7 +30,8 @@ pub(super) fn manage(
         Ok(gpus) => gpus,
         // Without a driver, the recorded number of GPUs is used.
         Err(why) => match pool.view()?.count {
-            Some(count) => vec![None; count as usize],
+            Some(count) if count as usize <= MOST_GPUS => vec![None; count as usize],
+            Some(count) => return Err(Failure::Other(format!("the pool's record names {count} GPUs"))),
             None => return Err(Failure::Other(why)),
         },
     };

@@ -88,8 +88,8 @@ pub struct PodFacts {
     pub in_own_namespace: bool,
     /// Phase, such as `Running`.
     pub phase: String,
-    /// Whether the pod is being deleted.
-    pub deleting: bool,
+    /// Its deletion, if it is being deleted.
+    pub deletion: Option<Deletion>,
     /// Kind of the owner that controls it.
     pub owner: Option<Word<OwnerKind>>,
     /// Name of the priority class.
@@ -97,6 +97,15 @@ pub struct PodFacts {
     /// Value of the requested annotation.
     pub annotation: Option<String>,
     /// Time that the kubelet gives the pod between SIGTERM and SIGKILL, in seconds.
+    pub grace_seconds: u64,
+}
+
+/// Deletion of a pod that is in progress.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deletion {
+    /// When the kubelet must have ended the pod (RFC 3339).
+    pub until: String,
+    /// Time between SIGTERM and SIGKILL, in seconds.
     pub grace_seconds: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use bailiff_snapshot::pod_api::{OwnerKind, PodAnswer, PodFacts};
+use bailiff_snapshot::pod_api::{Deletion, OwnerKind, PodAnswer, PodFacts};
 use bailiff_snapshot::pod_resources::PodName;
 
 use crate::guard::Refusal;
@@ -13,6 +13,9 @@ use crate::verdict::Outcome;
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 /// Priority classes of the system begin with this.
 const SYSTEM_CLASS: &str = "system-";
+/// Time that processes and memory may take longer than the pod's own grace period, of which at most an hour counts.
+pub const MARGIN: Duration = Duration::from_secs(30);
+const LONGEST_GRACE: Duration = Duration::from_hours(1);
 
 /// Returns the pod of an answer to a `get`.
 ///
@@ -25,21 +28,30 @@ pub fn found<'a>(answer: &'a PodAnswer, pod: &PodName) -> Result<&'a PodFacts, R
             let why = format!("changed: pod {pod} now has the UID {}", facts.uid.escape_default());
             Err(Refusal { outcome: Outcome::IdentityChanged, why })
         }
-        _ => Err(refused(answer).unwrap_or_else(|| no_answer("the answer has no pod"))),
+        (Some(200), None) => Err(Refusal::refused(format!("pod {pod} cannot be read: {}", answer.message))),
+        _ => Err(refused(answer).unwrap_or_else(|| no_answer(&answer.message))),
     }
 }
 
-/// Decides whether a pod may be evicted.
+/// Decides whether a pod may be evicted. The time is since the Unix epoch.
 ///
 /// # Errors
 /// With the reason why not.
-pub fn decide(facts: &PodFacts, pod: &PodName, recreated: Recreated) -> Result<(), Refusal> {
+pub fn decide(
+    facts: &PodFacts,
+    pod: &PodName,
+    (recreated, now): (Recreated, Duration),
+) -> Result<(), Refusal> {
     let refusal = |outcome, why: String| Err(Refusal { outcome, why: format!("pod {pod}: {why}") });
     if !facts.on_this_node {
         return refusal(Outcome::IdentityChanged, "changed: it runs on another node".to_owned());
     }
-    if facts.deleting {
-        return refusal(Outcome::Reprieved, "it is already being deleted".to_owned());
+    if let Some(deletion) = &facts.deletion {
+        let (outcome, why) = match must_have_ended(deletion).is_some_and(|end| end < now) {
+            true => (Outcome::NotTerminated, "it was deleted, but its processes still run"),
+            false => (Outcome::Terminating, "it is being deleted"),
+        };
+        return refusal(outcome, why.to_owned());
     }
     if facts.phase != "Running" {
         let why = format!("its phase is {}, not Running", facts.phase.escape_default());
@@ -62,6 +74,13 @@ pub fn decide(facts: &PodFacts, pod: &PodName, recreated: Recreated) -> Result<(
         None => "its owner may create it again, and the step has `recreated: skip`",
     };
     refusal(Outcome::NotEvictable, format!("{why} ({})", owner.escape_default()))
+}
+
+/// Returns until when the processes of a deleted pod must have ended, since the Unix epoch.
+fn must_have_ended(deletion: &Deletion) -> Option<Duration> {
+    let until = humantime::parse_rfc3339_weak(&deletion.until).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let grace = Duration::from_secs(deletion.grace_seconds);
+    Some(until.saturating_sub(grace) + grace.min(LONGEST_GRACE) + MARGIN)
 }
 
 /// Returns for how long the pod's annotation delays its eviction. Anyone who may change the pod can write it, so it delays no
@@ -114,6 +133,7 @@ pub fn no_answer(why: &str) -> Refusal {
 mod tests {
     use super::*;
 
+    const NOW: Duration = Duration::from_secs(1_700_000_000);
     const UID: &str = "0b1c2d3e-0000-4000-8000-000000000001";
 
     fn pod(namespace: &str) -> PodName {
@@ -147,7 +167,8 @@ mod tests {
             (Some("Node"), never),
         ] {
             let facts = PodFacts { owner: owner.map(Into::into), ..facts() };
-            let found = Recreated::ALL.map(|recreated| outcome(decide(&facts, &pod("team-a"), recreated)));
+            let found =
+                Recreated::ALL.map(|recreated| outcome(decide(&facts, &pod("team-a"), (recreated, NOW))));
             assert_eq!(found, expected, "{owner:?}");
         }
     }
@@ -157,26 +178,49 @@ mod tests {
         let with = |change: fn(&mut PodFacts)| {
             let mut changed = facts();
             change(&mut changed);
-            outcome(decide(&changed, &pod("team-a"), Recreated::Skip))
+            outcome(decide(&changed, &pod("team-a"), (Recreated::Skip, NOW)))
         };
         assert_eq!(with(|_| {}), None);
         assert_eq!(with(|facts| facts.on_this_node = false), Some(Outcome::IdentityChanged));
-        assert_eq!(with(|facts| facts.deleting = true), Some(Outcome::Reprieved));
         for phase in ["Pending", "Succeeded", "Failed", "Unknown", ""] {
             let facts = PodFacts { phase: phase.to_owned(), ..facts() };
-            let found = outcome(decide(&facts, &pod("team-a"), Recreated::Skip));
+            let found = outcome(decide(&facts, &pod("team-a"), (Recreated::Skip, NOW)));
             assert_eq!(found, Some(Outcome::Refused), "{phase}");
         }
         for class in ["system-node-critical", "system-cluster-critical"] {
             let facts = PodFacts { priority_class: Some(class.to_owned()), ..facts() };
-            let found = outcome(decide(&facts, &pod("team-a"), Recreated::Allow));
+            let found = outcome(decide(&facts, &pod("team-a"), (Recreated::Allow, NOW)));
             assert_eq!(found, Some(Outcome::NotEvictable), "{class}");
         }
         assert_eq!(with(|facts| facts.in_own_namespace = true), Some(Outcome::NotEvictable));
         for namespace in SYSTEM {
-            let found = outcome(decide(&facts(), &pod(namespace), Recreated::Allow));
+            let found = outcome(decide(&facts(), &pod(namespace), (Recreated::Allow, NOW)));
             assert_eq!(found, Some(Outcome::NotEvictable), "{namespace}");
         }
+    }
+
+    #[test]
+    fn deleted_pod_must_end_after_its_grace_period() {
+        for (grace_seconds, deleted_ago, expected) in [
+            (30, 10, Outcome::Terminating),
+            (30, 59, Outcome::Terminating),
+            (30, 61, Outcome::NotTerminated),
+            (0, 31, Outcome::NotTerminated),
+            (3600, 3000, Outcome::Terminating),
+            // Of a longer one, only an hour counts.
+            (1_000_000_000, 3629, Outcome::Terminating),
+            (1_000_000_000, 3631, Outcome::NotTerminated),
+        ] {
+            let until =
+                UNIX_EPOCH + NOW + Duration::from_secs(grace_seconds) - Duration::from_secs(deleted_ago);
+            let until = humantime::format_rfc3339(until).to_string();
+            let facts = PodFacts { deletion: Some(Deletion { until, grace_seconds }), ..facts() };
+            let found = outcome(decide(&facts, &pod("team-a"), (Recreated::Skip, NOW)));
+            assert_eq!(found, Some(expected), "{grace_seconds} {deleted_ago}");
+        }
+        let deletion = Some(Deletion { until: "soon".to_owned(), grace_seconds: u64::MAX });
+        let found = decide(&PodFacts { deletion, ..facts() }, &pod("team-a"), (Recreated::Skip, NOW));
+        assert_eq!(outcome(found), Some(Outcome::Terminating));
     }
 
     #[test]
@@ -204,7 +248,7 @@ mod tests {
     fn every_row_of_the_table_of_answers() {
         let answer = |status| PodAnswer { status, message: "text".to_owned(), ..PodAnswer::default() };
         for (status, to_get, to_evict) in [
-            (Some(200), Some(Outcome::NoAnswer), None),
+            (Some(200), Some(Outcome::Refused), None),
             (Some(201), Some(Outcome::NoAnswer), None),
             (Some(404), Some(Outcome::Gone), Some(Outcome::Gone)),
             (Some(409), Some(Outcome::IdentityChanged), Some(Outcome::IdentityChanged)),

@@ -106,6 +106,8 @@ pub enum Hold {
     DisruptionBudget = "disruption_budget",
     /// The pod's annotation asks to keep it (`kubernetes.keep_annotation`); it is read again within 10 minutes.
     Annotation = "annotation",
+    /// The pod is being deleted, and its processes still run; it is looked at again within 10 minutes.
+    Terminating = "terminating",
     /// The hourly budget of the pod's namespace is used up (`limits`).
     NamespaceBudget = "namespace_budget",
     /// An earlier action against this target failed.
@@ -130,6 +132,7 @@ impl Hold {
                 | Self::KubernetesApi
                 | Self::DisruptionBudget
                 | Self::Annotation
+                | Self::Terminating
                 | Self::NamespaceBudget
                 | Self::Failed
         )
@@ -169,6 +172,7 @@ impl Hold {
             }
             Self::DisruptionBudget => "a disruption budget does not permit the eviction; it is tried again",
             Self::Annotation => "the pod's annotation asks to keep it; it is read again within 10 minutes",
+            Self::Terminating => "the pod is being deleted, and its processes still run",
             Self::NamespaceBudget => "the hourly budget of actions for the namespace is used up",
             Self::Failed => "an earlier action against this target failed",
         }
@@ -323,16 +327,18 @@ pub enum Outcome {
     Kept = "kept",
     /// `evict_pod`: a disruption budget does not permit the eviction; nothing was done, and it is tried again.
     BlockedByPdb = "blocked_by_pdb",
-    /// `evict_pod`: the API server does not permit the request; nothing was done. Pods of the namespace are skipped for 10
-    /// minutes.
+    /// `evict_pod`: the API server does not permit the request; nothing was done, and it is tried again after 10 minutes.
     Forbidden = "forbidden",
-    /// `evict_pod`: the API server does not understand the request, or the name of the pod is not valid; nothing was done.
-    /// Pods of the namespace are skipped for 10 minutes.
+    /// `evict_pod`: the API server does not understand the request; nothing was done, and it is tried again after 10 minutes.
     Invalid = "invalid",
     /// `evict_pod`: the API server failed, for example because two disruption budgets apply; it is tried again after 10
     /// minutes.
     ApiError = "api_error",
-    /// `evict_pod`: Kubernetes accepted the eviction, but processes still ran after the pod's own grace period.
+    /// `evict_pod`: the pod is being deleted, and its processes still run within its own grace period. It is looked at again
+    /// within 10 minutes.
+    Terminating = "terminating",
+    /// `evict_pod`: Kubernetes accepted the eviction, but processes still ran 30 s after the pod's own grace period, of which at
+    /// most an hour counts.
     NotTerminated = "not_terminated",
 }
 }
@@ -348,6 +354,7 @@ impl Outcome {
                 | Self::Unknown
                 | Self::BlockedByPdb
                 | Self::Kept
+                | Self::Terminating
                 | Self::Forbidden
                 | Self::Invalid
                 | Self::ApiError

@@ -14,7 +14,7 @@ use super::group::Group;
 use super::mps;
 use crate::clock::Deadline;
 use bailiff_engine::guard::Refusal;
-use bailiff_engine::process::is_over;
+use bailiff_engine::process::{ProcessInfo, is_over};
 use bailiff_engine::verdict::Outcome;
 
 /// Time limit for finding MPS processes and for all requests to MPS; a server takes about a second to terminate a client.
@@ -128,15 +128,16 @@ impl Parts {
         let people = group.people().filter(|person| person.stat.comm == mps::COMM);
         // A zombie answers no query, and its program is unreadable. Users can leave one of a setuid program such as `su`.
         let running = people.filter(|person| !is_over(person.stat.state) || person.stat.threads > 1);
-        let mut examined: BTreeMap<DaemonOwner, usize> = BTreeMap::new();
-        for (pid, uid) in running.map(|person| (person.stat.key.pid, person.uid)) {
+        let mut examined: BTreeMap<(DaemonOwner, bool), usize> = BTreeMap::new();
+        let facts = |person: &ProcessInfo| (person.stat.key.pid, person.uid, person.place.is_contained());
+        for (pid, uid, is_contained) in running.map(facts) {
             let owner = match uid {
                 0 => DaemonOwner::Root,
                 uid if uid == group.owner => DaemonOwner::Own,
                 _ => continue,
             };
             // Any user can give very many processes this name, and root in a container, too.
-            let count = examined.entry(owner).or_default();
+            let count = examined.entry((owner, is_contained)).or_default();
             *count += 1;
             if until.passed() || *count > MOST_PROCESSES {
                 if owner == DaemonOwner::Root {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bailiff_engine::eviction;
+use bailiff_engine::eviction::{self, MARGIN};
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::policy::{Kubernetes, Mode, Recreated};
 use bailiff_engine::verdict::Outcome;
@@ -22,10 +22,8 @@ use crate::clock::{self, Deadline};
 
 /// Time limit of a request. The API server answers after 10 s if another pod of this name is pending.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// Time that processes and memory may take longer than the pod's own grace period.
-const MARGIN: Duration = Duration::from_secs(30);
-/// Longest grace period for which the verification waits, so that other actions go on.
-const LONGEST_GRACE: Duration = Duration::from_hours(1);
+/// Longest time for which the verification waits, so that other actions go on. After that, the pod is looked at again.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// Interval in which processes that were started meanwhile are looked for.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -54,7 +52,7 @@ pub(super) fn evict(context: &ActionContext<'_>, recreated: Recreated) -> Result
         Ok(facts) => facts,
         Err(refusal) => return Ok(refused(refusal, &answer)),
     };
-    eviction::decide(facts, &eviction.pod, recreated)?;
+    eviction::decide(facts, &eviction.pod, (recreated, clock::now().wall))?;
     if let Some(result) = eviction.kept(facts) {
         return Ok(result);
     }
@@ -136,8 +134,8 @@ impl Eviction<'_> {
     /// Waits until the processes of all containers have exited and their memory was released.
     fn verify(&mut self, facts: &PodFacts) -> ActionResult {
         self.group.begun = true;
-        let grace = Duration::from_secs(facts.grace_seconds).min(LONGEST_GRACE);
-        let deadline = Deadline::after(grace + MARGIN);
+        let needed = Duration::from_secs(facts.grace_seconds).saturating_add(MARGIN);
+        let deadline = Deadline::after(needed.min(LONGEST_WAIT));
         loop {
             if let Some(why) = self.context.inbox.events(self.context.request.id).give_up {
                 return ActionResult::new(Outcome::Cancelled, why);
@@ -149,7 +147,9 @@ impl Eviction<'_> {
             if deadline.passed() {
                 let pids: Vec<String> = self.group.pids().iter().map(ToString::to_string).collect();
                 let why = format!("processes still run: {}; none was signalled", pids.join(", "));
-                return ActionResult::new(Outcome::NotTerminated, why);
+                let is_over = needed <= LONGEST_WAIT;
+                let outcome = if is_over { Outcome::NotTerminated } else { Outcome::Terminating };
+                return ActionResult::new(outcome, why);
             }
             let wait = deadline.or(Deadline::after(INTERVAL));
             let living: Vec<&Pidfd> = self.group.living();

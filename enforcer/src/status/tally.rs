@@ -95,6 +95,7 @@ fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
         Outcome::NotEvictable | Outcome::Kept | Outcome::Forbidden | Outcome::Invalid | Outcome::ApiError => {
             evicts
         }
+        Outcome::Terminating => evicts,
         Outcome::BlockedByPdb | Outcome::NotTerminated => acts && evicts,
         Outcome::IdentityChanged
         | Outcome::Refused

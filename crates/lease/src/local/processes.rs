@@ -8,6 +8,9 @@ use bailiff_proc::{Attributes, Proc, Process, ReadError, unless_gone};
 use bailiff_snapshot::locks::takers;
 use rustix::fs::{fstat, major, minor};
 
+/// Maximum number of processes with a lock on a file that are examined.
+const MOST_LOCKERS: usize = 64;
+
 /// The identity of a file in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Inode {
@@ -67,7 +70,9 @@ impl Locks {
     /// counts; a listed process that has exited does not.
     pub(super) fn lockers(&self, inode: Inode) -> BTreeSet<u32> {
         let name = inode.name();
-        let listed = takers(self.text(), &name).map(|(_, pid)| pid);
+        // A process can have very many locks on a file.
+        let listed: BTreeSet<u32> = takers(self.text(), &name).map(|(_, pid)| pid).collect();
+        let listed = listed.into_iter().take(MOST_LOCKERS);
         let mut lockers: BTreeSet<u32> = listed.filter(|pid| holds(*pid, inode) != Some(false)).collect();
         lockers.extend(holding(inode));
         lockers

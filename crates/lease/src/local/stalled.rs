@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use bailiff_proc::open_below;
-use rustix::fs::{FlockOperation, OFlags, flock, fstat};
+use rustix::fs::{FileType, FlockOperation, OFlags, Stat, flock, fstat};
 use rustix::process::geteuid;
 
 use super::directory::Directory;
@@ -44,7 +44,10 @@ impl Stalled {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         let within = |name: &&Name| {
             let found = open_below(&directory.queue, name.text(), OFlags::PATH).and_then(fstat);
-            let owner = found.map_or(u32::MAX, |found| found.st_uid);
+            // Any user can link files of others, such as records, into the queue.
+            let is_ticket =
+                |found: &Stat| found.st_nlink == 1 && FileType::from_raw_mode(found.st_mode).is_file();
+            let Some(owner) = found.ok().filter(is_ticket).map(|found| found.st_uid) else { return false };
             let count = counts.entry(owner).or_default();
             *count += 1;
             *count <= MOST_TICKETS || owner == geteuid().as_raw()

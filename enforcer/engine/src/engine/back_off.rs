@@ -15,8 +15,6 @@ pub(crate) enum Scope {
     Slurm,
     /// All pods.
     Kubernetes,
-    /// The pods of a namespace.
-    Namespace(String),
     /// One pod.
     Pod(TargetId),
 }
@@ -39,7 +37,6 @@ pub(crate) struct BackOffs(BTreeMap<Scope, Wait>);
 fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(Scope, [Duration; 2], Hold)> {
     let [secs, mins] = [Duration::from_secs, Duration::from_mins];
     let pod = || Scope::Pod(subject.id.clone());
-    let namespace = || subject.pod.as_ref().map(|pod| Scope::Namespace(pod.namespace().to_owned()));
     Some(match (action, outcome) {
         (Action::CancelJob { .. }, Outcome::NoAnswer | Outcome::Unknown) => {
             (Scope::Slurm, [secs(10), mins(5)], Hold::NoAnswer)
@@ -47,10 +44,11 @@ fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(S
         (Action::EvictPod { .. }, Outcome::NoAnswer | Outcome::Unknown) => {
             (Scope::Kubernetes, [secs(10), mins(5)], Hold::KubernetesApi)
         }
-        (Action::EvictPod { .. }, Outcome::Forbidden | Outcome::Invalid) => {
-            (namespace().unwrap_or_else(pod), [mins(10), mins(10)], Hold::KubernetesApi)
+        // Whoever writes the pod can cause these.
+        (Action::EvictPod { .. }, Outcome::Forbidden | Outcome::Invalid | Outcome::ApiError) => {
+            (pod(), [mins(10), mins(10)], Hold::KubernetesApi)
         }
-        (Action::EvictPod { .. }, Outcome::ApiError) => (pod(), [mins(10), mins(10)], Hold::KubernetesApi),
+        (Action::EvictPod { .. }, Outcome::Terminating) => (pod(), [mins(1), mins(10)], Hold::Terminating),
         (Action::EvictPod { .. }, Outcome::Kept) => (pod(), [mins(10), mins(10)], Hold::Annotation),
         (Action::EvictPod { .. }, Outcome::BlockedByPdb) => {
             (pod(), [mins(1), mins(10)], Hold::DisruptionBudget)
@@ -60,13 +58,10 @@ fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(S
 }
 
 /// Returns what an action that asks a service may have to wait for.
-fn scopes(action: &Action, (id, namespace): (&TargetId, Option<&str>)) -> Vec<Scope> {
+fn scopes(action: &Action, id: &TargetId) -> Vec<Scope> {
     match action {
         Action::CancelJob { .. } => vec![Scope::Slurm],
-        Action::EvictPod { .. } => {
-            let namespace = namespace.map(|name| Scope::Namespace(name.to_owned()));
-            [Scope::Kubernetes, Scope::Pod(id.clone())].into_iter().chain(namespace).collect()
-        }
+        Action::EvictPod { .. } => vec![Scope::Kubernetes, Scope::Pod(id.clone())],
         _ => Vec::new(),
     }
 }
@@ -79,9 +74,8 @@ impl BackOffs {
         report: &ActionReport,
         now: Duration,
     ) {
-        // Ended pods and namespaces.
+        // Ended pods.
         self.0.retain(|_, wait| now < wait.until + wait.length);
-        let namespace = subject.pod.as_ref().map(bailiff_snapshot::pod_resources::PodName::namespace);
         let Some((scope, [first, longest], hold)) = wait_after(action, report.outcome, subject) else {
             // The service may not have been asked.
             let is_answer = !matches!(
@@ -89,7 +83,7 @@ impl BackOffs {
                 Outcome::Cancelled | Outcome::Reprieved | Outcome::Gone | Outcome::Refused
             );
             if is_answer {
-                scopes(action, (&subject.id, namespace)).iter().for_each(|scope| drop(self.0.remove(scope)));
+                scopes(action, &subject.id).iter().for_each(|scope| drop(self.0.remove(scope)));
             }
             return;
         };
@@ -100,13 +94,8 @@ impl BackOffs {
     }
 
     /// Returns the hold of an action against a target that must wait.
-    pub(crate) fn hold(
-        &self,
-        action: &Action,
-        (id, namespace): (&TargetId, Option<&str>),
-        now: Duration,
-    ) -> Option<Hold> {
-        let waits = scopes(action, (id, namespace)).into_iter().filter_map(|scope| self.0.get(&scope));
+    pub(crate) fn hold(&self, action: &Action, id: &TargetId, now: Duration) -> Option<Hold> {
+        let waits = scopes(action, id).into_iter().filter_map(|scope| self.0.get(&scope));
         waits.filter(|wait| now < wait.until).find_map(|wait| wait.hold)
     }
 
@@ -148,10 +137,8 @@ mod tests {
 
     /// Returns in which second after the outcome the hold ends for a pod.
     fn waits(back_offs: &BackOffs, (action, subject): (&Action, &Subject), from: u64) -> u64 {
-        let namespace = subject.pod.as_ref().map(PodName::namespace);
-        let waits = |second: &u64| {
-            back_offs.hold(action, (&subject.id, namespace), Duration::from_secs(from + second)).is_some()
-        };
+        let waits =
+            |second: &u64| back_offs.hold(action, &subject.id, Duration::from_secs(from + second)).is_some();
         (0..10_000).find(|second| !waits(second)).unwrap_or(u64::MAX)
     }
 
@@ -179,8 +166,9 @@ mod tests {
         for (outcome, retry_after, expected) in [
             (Outcome::NoAnswer, None, [10, 10, 10]),
             (Outcome::NoAnswer, Some(7), [7, 7, 7]),
-            (Outcome::Forbidden, None, [600, 600, 0]),
-            (Outcome::Invalid, None, [600, 600, 0]),
+            (Outcome::Forbidden, None, [600, 0, 0]),
+            (Outcome::Invalid, None, [600, 0, 0]),
+            (Outcome::Terminating, None, [60, 0, 0]),
             (Outcome::ApiError, None, [600, 0, 0]),
             (Outcome::Kept, None, [600, 0, 0]),
             (Outcome::Kept, Some(30), [30, 0, 0]),

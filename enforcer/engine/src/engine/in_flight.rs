@@ -187,7 +187,10 @@ impl ActionTracker {
             self.take_back(&in_flight, report.outcome);
         } else if report.outcome != Outcome::Cancelled {
             let user = self.user(in_flight.subject.charged());
-            self.breakers.see_request(user, report.outcome.failure());
+            // Pods without GPU memory have no known user.
+            if user.is_some() || in_flight.subject.kind != Kind::Pod {
+                self.breakers.see_request(user, report.outcome.failure());
+            }
             // A failed action frees nothing unless it was observed.
             let freed = report.released.or(report.outcome.failure().then_some(0));
             if let Some(bytes) = freed {
@@ -441,8 +444,7 @@ impl Engine {
         let target = &tick.view.targets[candidate.subject];
         let pod = tick.view.pod(target);
         let namespace = pod.as_ref().map(PodName::namespace);
-        let waits =
-            |step: &Step| self.actions.back_offs.hold(&step.action, (&target.id, namespace), tick.now.boot);
+        let waits = |step: &Step| self.actions.back_offs.hold(&step.action, &target.id, tick.now.boot);
         if let Some(hold) = step.and_then(waits) {
             return Some(hold);
         }

@@ -68,7 +68,8 @@ impl Ledger {
             return Some(Hold::NodeBudget);
         }
         let all = |of: &dyn Fn(&Entry) -> bool| self.0.iter().filter(|entry| of(entry)).collect::<Vec<_>>();
-        if used_up(limits.per_user_hour, &all(&|entry| entry.uid == uid)) {
+        // Users in pods choose their uids, so the namespace counts.
+        if namespace.is_none() && used_up(limits.per_user_hour, &all(&|entry| entry.uid == uid)) {
             return Some(Hold::UserBudget);
         }
         let in_namespace = |entry: &Entry| entry.namespace.as_deref() == namespace;

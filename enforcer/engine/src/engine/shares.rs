@@ -67,10 +67,13 @@ impl Shares {
         let (mut all, mut some) = (0, 0);
         let targets = view.targets.iter().zip(unprotected);
         for (target, unprotected) in targets.filter(|(target, _)| target.kind == kind) {
-            let owner = subject::owner(target, view).map(|uid| uids.user(uid));
+            // Users in pods choose their uids, so the namespace counts.
+            let namespace = view.pod(target).map(|pod| pod.namespace().to_owned());
+            let owner = subject::owner(target, view).filter(|_| namespace.is_none());
+            let owner = (owner.map(|uid| uids.user(uid)), namespace);
             let workload = || workload_of(target, view).any(|workload| self.matching.contains(workload));
             if if kind == Kind::Workload { workload() } else { self.jobs.contains(&target.id) } {
-                matching.insert(owner);
+                matching.insert(owner.clone());
                 some += 1;
             }
             if *unprotected == Truth::True {
