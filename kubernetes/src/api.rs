@@ -50,7 +50,7 @@ impl Api {
     }
 
     /// Answers a request.
-    pub(crate) fn ask(&self, request: &PodRequest) -> PodAnswer {
+    pub(crate) fn query(&self, request: &PodRequest) -> PodAnswer {
         let verb = match request {
             PodRequest::Get { .. } => "get",
             PodRequest::Event { .. } => "event",

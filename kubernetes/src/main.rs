@@ -69,7 +69,7 @@ impl Answers for Requests {
             Err(error) => return refusal(&format!("not a request: {error}")),
         };
         let api = Arc::clone(&self.0);
-        let answer = tokio::task::spawn_blocking(move || api.ask(&request)).await;
+        let answer = tokio::task::spawn_blocking(move || api.query(&request)).await;
         let answer = answer.map_err(anyhow::Error::from).and_then(|it| Ok(serde_json::to_value(it)?));
         answer.unwrap_or_else(|error| refusal(&error.to_string()))
     }

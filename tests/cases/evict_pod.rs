@@ -485,9 +485,9 @@ fn only_root_may_ask_and_names_are_checked() {
     stage.api.add_pod(pod(), |_| {});
     stage.start_kubernetes();
     let socket = stage.node.home.path().join("api.sock");
-    let ask = |request: Value| query(&socket, &request).unwrap();
+    let answer_to = |request: Value| query(&socket, &request).unwrap();
     let get = |namespace: &str, name: &str| {
-        ask(json!({"get": {"pod": {"namespace": namespace, "name": name, "uid": *UID}}}))
+        answer_to(json!({"get": {"pod": {"namespace": namespace, "name": name, "uid": *UID}}}))
     };
     let found = get("team", "web");
     assert_eq!((&found["status"], &found["pod"]["on_this_node"]), (&json!(200), &json!(true)), "{found}");

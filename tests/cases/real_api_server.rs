@@ -37,7 +37,7 @@ impl Service {
     }
 
     /// Returns the answer about a pod, without its text.
-    fn ask(&self, verb: &str, (name, uid): (&str, &str)) -> Value {
+    fn answer_to(&self, verb: &str, (name, uid): (&str, &str)) -> Value {
         let pod = json!({"namespace": "team", "name": name, "uid": uid});
         let request = match verb {
             "get" => json!({"get": {"pod": pod}}),
@@ -126,7 +126,7 @@ fn real_api_server_answers_as_the_made_up_one() {
         uid
     };
     let same = |verb: &str, pod: (&str, &str)| {
-        let (found, expected) = (service.ask(verb, pod), fake.ask(verb, pod));
+        let (found, expected) = (service.answer_to(verb, pod), fake.answer_to(verb, pod));
         assert_eq!(found, expected, "{verb} {pod:?}");
         found
     };
@@ -147,7 +147,7 @@ fn real_api_server_answers_as_the_made_up_one() {
         assert_eq!(same("evict", ("plain", &plain))["status"], 201);
         assert!(real.is_deleted("plain"));
     }
-    let found = service.ask("get", ("plain", &plain));
+    let found = service.answer_to("get", ("plain", &plain));
     assert_eq!(found["pod"]["deletion"]["grace_seconds"], 7, "{found}");
     // One budget that permits nothing, and two budgets.
     let kept = add("kept", "node-1", None);
@@ -155,11 +155,11 @@ fn real_api_server_answers_as_the_made_up_one() {
     made_up.reply(&[Reply::With(429, "", by_budget())]);
     assert_eq!(same("evict", ("kept", &kept))["by_budget"], true);
     real.budget("second", "kept", 1);
-    assert_eq!(service.ask("evict", ("kept", &kept))["status"], 500);
+    assert_eq!(service.answer_to("evict", ("kept", &kept))["status"], 500);
     assert!(!real.is_deleted("kept"));
     // A namespace without the role, and another token.
     let outside = json!({"get": {"pod": {"namespace": "bailiff", "name": "x", "uid": OTHER}}});
     assert_eq!(query(&service.socket(), &outside).unwrap()["status"], 403);
     std::fs::write(clients.account().join("token"), "other").unwrap();
-    assert_eq!(service.ask("get", ("kept", &kept))["status"], 401);
+    assert_eq!(service.answer_to("get", ("kept", &kept))["status"], 401);
 }

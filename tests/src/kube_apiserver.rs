@@ -74,7 +74,7 @@ impl KubeApiServer {
         let address = format!("https://127.0.0.1:{secure}");
         let this = Self { address, _directory: directory, children: vec![server, etcd] };
         until("the API server is ready", || {
-            let ready = ask(&this.address, ADMIN, ("GET", "/readyz"), None);
+            let ready = request(&this.address, ADMIN, ("GET", "/readyz"), None);
             (ready.0 == 200).then_some(())
         });
         this.prepare(client);
@@ -107,7 +107,7 @@ impl KubeApiServer {
     /// # Panics
     /// If the API server refuses.
     pub fn create(&self, path: &str, object: &Value) -> Value {
-        let (status, created) = ask(&self.address, ADMIN, ("POST", path), Some(object));
+        let (status, created) = request(&self.address, ADMIN, ("POST", path), Some(object));
         assert!(status == 201, "{path}: {status} {created}");
         created
     }
@@ -117,33 +117,33 @@ impl KubeApiServer {
     /// # Panics
     /// If the API server refuses.
     pub fn patch(&self, path: &str, change: &Value) {
-        let (status, answer) = ask(&self.address, ADMIN, ("PATCH", path), Some(change));
+        let (status, answer) = request(&self.address, ADMIN, ("PATCH", path), Some(change));
         assert!(status == 200, "{path}: {status} {answer}");
     }
 
     /// Returns an object, as the administrator sees it.
     pub fn get(&self, path: &str) -> Value {
-        ask(&self.address, ADMIN, ("GET", path), None).1
+        request(&self.address, ADMIN, ("GET", path), None).1
     }
 
     /// Returns a server in front of this one for clients. This API server knows evictions only as `policy/v1beta1`.
     pub fn for_clients(&self) -> ApiServer {
         let address = self.address.clone();
-        ApiServer::answering(move |request: &ApiRequest, token: &str| {
-            let (method, path) = request.what.split_once(' ')?;
-            let mut body = request.body.clone();
+        ApiServer::answering(move |received: &ApiRequest, token: &str| {
+            let (method, path) = received.what.split_once(' ')?;
+            let mut body = received.body.clone();
             if body["apiVersion"] == "policy/v1" {
                 body["apiVersion"] = json!("policy/v1beta1");
             }
             let body = Some(body).filter(|body| !body.is_null());
-            let (status, answer) = ask(&address, token, (method, path), body.as_ref());
+            let (status, answer) = request(&address, token, (method, path), body.as_ref());
             Some((status, "", answer))
         })
     }
 }
 
 /// Sends a request with curl, and returns the status and the body.
-fn ask(address: &str, token: &str, (method, path): (&str, &str), body: Option<&Value>) -> (u16, Value) {
+fn request(address: &str, token: &str, (method, path): (&str, &str), body: Option<&Value>) -> (u16, Value) {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--insecure", "--request", method, "--write-out", "\n%{http_code}"]);
     curl.args(["--header", &format!("Authorization: Bearer {token}")]);

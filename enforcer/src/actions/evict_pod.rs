@@ -23,7 +23,7 @@ use crate::clock::{self, Deadline};
 /// Time limit of a request. The API server answers after 10 s if another pod of this name is pending.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// Longest time for which the verification waits, so that other actions go on. After that, the pod is looked at again.
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(45);
 /// Interval in which processes that were started meanwhile are looked for.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -46,7 +46,7 @@ pub(super) fn evict(context: &ActionContext<'_>, recreated: Recreated) -> Result
     let before = context.inbox.view().map(|view| Memory::of(&view.snapshot));
     let mut eviction = Eviction { context, kubernetes, pod, group, before };
     let annotation = kubernetes.keep.as_ref().map(|keep| keep.annotation.clone());
-    let answer = eviction.ask(&PodRequest::Get { pod: eviction.pod.clone(), annotation });
+    let answer = eviction.query(&PodRequest::Get { pod: eviction.pod.clone(), annotation });
     let answer = answer.map_err(|why| eviction::no_answer(&why))?;
     let facts = match eviction::found(&answer, &eviction.pod) {
         Ok(facts) => facts,
@@ -67,7 +67,7 @@ fn refused(refusal: Refusal, answer: &PodAnswer) -> ActionResult {
 }
 
 /// Asks `bailiff-kubernetes`; fails if it does not answer.
-pub(super) fn ask(socket: &Path, request: &PodRequest) -> Result<PodAnswer, String> {
+pub(super) fn query(socket: &Path, request: &PodRequest) -> Result<PodAnswer, String> {
     let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
     let answer = query_within(socket, &request, PATIENCE);
     let answer = answer.map_err(|error| format!("{error:#}"))?;
@@ -78,8 +78,8 @@ pub(super) fn ask(socket: &Path, request: &PodRequest) -> Result<PodAnswer, Stri
 }
 
 impl Eviction<'_> {
-    fn ask(&self, request: &PodRequest) -> Result<PodAnswer, String> {
-        ask(&self.kubernetes.socket, request)
+    fn query(&self, request: &PodRequest) -> Result<PodAnswer, String> {
+        query(&self.kubernetes.socket, request)
     }
 
     /// Returns the result if the pod's annotation delays the eviction.
@@ -114,7 +114,7 @@ impl Eviction<'_> {
     /// Posts the eviction, or tests whether the API server would accept it.
     fn post(&self, dry_run: bool) -> PodAnswer {
         let request = PodRequest::Evict { pod: self.pod.clone(), dry_run };
-        self.ask(&request).unwrap_or_else(|message| PodAnswer { message, ..PodAnswer::default() })
+        self.query(&request).unwrap_or_else(|message| PodAnswer { message, ..PodAnswer::default() })
     }
 
     /// Evicts the pod. Sets `sent` unless it is known that the request had no effect.

@@ -261,7 +261,7 @@ fn event(socket: &Path, notice: &Notice) -> Result<(), String> {
         Some(_) => EventReason::EvictionFailed,
     };
     let note = format!("{}: {}", notice.node, cut(&notice.text));
-    let answer = evict_pod::ask(socket, &PodRequest::Event { pod, reason, note })?;
+    let answer = evict_pod::query(socket, &PodRequest::Event { pod, reason, note })?;
     match answer.status {
         Some(201) => Ok(()),
         Some(status) => Err(format!("the API server answered {status}: {}", answer.message)),

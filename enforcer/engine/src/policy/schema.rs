@@ -177,6 +177,9 @@ mod tests {
             "36-too-short",
             "37-too-short-for-the-interval",
             "50-patterns-that-never-match",
+            "57-evict-pod-alone",
+            "59-keep-max-alone",
+            "60-keep-without-end",
         ];
         let validator = jsonschema::validator_for(&schema()).unwrap();
         for (name, bytes) in files("tests/bad") {
