@@ -212,7 +212,8 @@ impl StatusReads {
         let took = cpu_time().saturating_sub(began);
         let (real, stat) = read?;
         // A setuid program of a user counts for the user, and for root.
-        let owner = if effective < FIRST_USER && real >= FIRST_USER { real } else { effective };
+        let real = real.filter(|real| effective < FIRST_USER && *real >= FIRST_USER);
+        let owner = real.unwrap_or(effective);
         let users = BTreeSet::from([owner, effective].map(|uid| lock(&HANGING).user(uid)));
         for user in users {
             *self.spent.entry(user).or_default() += took;

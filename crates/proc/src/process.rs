@@ -211,13 +211,13 @@ impl Process {
         self.status().map(|(_, stat)| stat)
     }
 
-    /// The same with the real uid.
-    pub(crate) fn status(&self) -> Result<(u32, Stat), ReadError> {
+    /// The same with the real uid, as far as it is shown.
+    pub(crate) fn status(&self) -> Result<(Option<u32>, Stat), ReadError> {
         let text = self.bytes("status")?;
         let status = Status::new(&text);
         let stat = status.stat(0).filter(|stat| stat.key.pid == self.pid);
         let real = status.uids().and_then(|uids| uids.first().copied());
-        real.zip(stat).ok_or(ReadError::Malformed)
+        Ok((real, stat.ok_or(ReadError::Malformed)?))
     }
 
     /// Checks that this is the process that was read before; `Gone` if its pid was reused.

@@ -100,7 +100,7 @@ pub enum Hold {
     /// to 5 minutes.
     NoAnswer = "no_answer",
     /// The API server of Kubernetes did not respond to an `evict_pod`, refused it or failed; it is asked again after its
-    /// `Retry-After`, or within 10 minutes. After a refusal, this applies to the pods of the namespace.
+    /// `Retry-After`, or within 10 minutes. After a refusal, this applies to one pod.
     KubernetesApi = "kubernetes_api",
     /// A PodDisruptionBudget does not permit the eviction; it is tried again within 10 minutes, up to `pdb_max_wait`.
     DisruptionBudget = "disruption_budget",

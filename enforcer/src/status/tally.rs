@@ -281,15 +281,21 @@ mod tests {
         let (results, counters) = begun("terminate", Mode::Enforce);
         assert_eq!(
             results.len(),
-            Outcome::ALL.len() - 8,
-            "neither done nor watched, nor of a job: {results:?}"
+            Outcome::ALL.len() - 16,
+            "neither done nor watched, nor of a job or a pod: {results:?}"
         );
         assert_eq!(counters.kills.iter().map(|(kill, _)| kill.result).collect::<Vec<_>>(), results);
         let (results, _) = begun("cancel_job", Mode::Enforce);
         assert_eq!(
             results.len(),
-            Outcome::ALL.len() - 3,
-            "neither done, nor watched, nor unkillable: {results:?}"
+            Outcome::ALL.len() - 11,
+            "neither done, nor watched, nor unkillable, nor of a pod: {results:?}"
+        );
+        let (results, _) = begun("evict_pod", Mode::Enforce);
+        assert_eq!(
+            results.len(),
+            Outcome::ALL.len() - 7,
+            "neither done, nor watched, nor unkillable, nor of a job: {results:?}"
         );
         let (results, mut counters) = begun("terminate", Mode::DryRun);
         assert!(results.contains(&Outcome::DryRun) && counters.kills == Counted::default(), "{results:?}");

@@ -178,6 +178,7 @@ mod tests {
             "37-too-short-for-the-interval",
             "50-patterns-that-never-match",
             "57-evict-pod-alone",
+            "58-keep-annotation",
             "59-keep-max-alone",
             "60-keep-without-end",
         ];
