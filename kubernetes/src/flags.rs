@@ -15,8 +15,8 @@ pub(crate) struct Flags {
     /// Unix socket on which to answer the enforcer.
     #[arg(long, value_name = "PATH", default_value = "/run/bailiff-kubernetes/api.sock")]
     pub(crate) socket: PathBuf,
-    /// Address of the API server, which begins with https://. By default, it is taken from KUBERNETES_SERVICE_HOST and
-    /// KUBERNETES_SERVICE_PORT, which the kubelet sets.
+    /// Address of the API server, which begins with https://. By default, it is taken from `KUBERNETES_SERVICE_HOST` and
+    /// `KUBERNETES_SERVICE_PORT`, which the kubelet sets.
     #[arg(long, value_name = "URL")]
     api_server: Option<String>,
     /// Directory with the files `token`, `ca.crt` and `namespace` of the service account. They are read for each request.

@@ -148,7 +148,7 @@ fn of_component(file: &str) -> Value {
     serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &text))).unwrap()
 }
 
-/// Returns the DaemonSet with a component, whose patches add to the base.
+/// Returns the `DaemonSet` with a component, whose patches add to the base.
 fn with_component(name: &str) -> Value {
     let mut pod = manifest("daemon-set.yaml");
     let component = of_component(&format!("{name}/kustomization.yaml"));

@@ -47,9 +47,10 @@ pub fn decide(
         return refusal(Outcome::IdentityChanged, "changed: it runs on another node".to_owned());
     }
     if let Some(deletion) = &facts.deletion {
-        let (outcome, why) = match must_have_ended(deletion).is_some_and(|end| end < now) {
-            true => (Outcome::NotTerminated, "it was deleted, but its processes still run"),
-            false => (Outcome::Terminating, "it is being deleted"),
+        let (outcome, why) = if must_have_ended(deletion).is_some_and(|end| end < now) {
+            (Outcome::NotTerminated, "it was deleted, but its processes still run")
+        } else {
+            (Outcome::Terminating, "it is being deleted")
         };
         return refusal(outcome, why.to_owned());
     }

@@ -83,7 +83,8 @@ impl BackOffs {
                 Outcome::Cancelled | Outcome::Reprieved | Outcome::Gone | Outcome::Refused
             );
             if is_answer {
-                scopes(action, &subject.id).iter().for_each(|scope| drop(self.0.remove(scope)));
+                let asked = scopes(action, &subject.id);
+                self.0.retain(|scope, _| !asked.contains(scope));
             }
             return;
         };

@@ -298,8 +298,9 @@ impl RuleEvaluator {
         number: impl Fn(Kind, &TargetId) -> Option<usize>,
     ) {
         let number = number(in_flight.owner.0, &in_flight.owner.1);
-        let progress = number.and_then(|number| self.progress(number));
-        progress.into_iter().for_each(|progress| progress.failed = true);
+        if let Some(progress) = number.and_then(|number| self.progress(number)) {
+            progress.failed = true;
+        }
     }
 
     /// Returns the progress of a target's match, by the target's number; with `pick`, by the GPU's.

@@ -33,24 +33,27 @@ pub(super) fn read(node: &Node, faults: &mut Faults) -> Option<Kubernetes> {
     let socket = fields.or(("socket", socket), path::absolute, faults);
     let pdb_max_wait = fields.or(("pdb_max_wait", Duration::from_hours(1)), time, faults);
     let keep = keep(&fields, faults);
-    Some(Kubernetes { socket: socket?, pdb_max_wait: pdb_max_wait?, keep: keep? })
+    Some(Kubernetes { socket: socket?, pdb_max_wait: pdb_max_wait?, keep: keep.ok()? })
 }
 
-/// Parses the annotation; `None` if it is invalid.
-fn keep(fields: &Fields<'_>, faults: &mut Faults) -> Option<Option<Keep>> {
+/// The annotation is invalid, and an error was added.
+struct Invalid;
+
+/// Parses the annotation, if there is one.
+fn keep(fields: &Fields<'_>, faults: &mut Faults) -> Result<Option<Keep>, Invalid> {
     let max = fields.given("keep_max", time, faults);
     let Some(entry) = fields.entry("keep_annotation") else {
-        let Some(entry) = fields.entry("keep_max") else { return Some(None) };
+        let Some(entry) = fields.entry("keep_max") else { return Ok(None) };
         let help = "add `keep_annotation`, or remove this key";
         faults.error(&entry.at, "`keep_max` has no effect without `keep_annotation`", help);
-        return None;
+        return Err(Invalid);
     };
-    let key = annotation(&entry.value, faults)?;
+    let key = annotation(&entry.value, faults).ok_or(Invalid)?;
     if fields.entry("keep_max").is_none() {
         let help = "add `keep_max: 24h`: anyone who may change a pod can write its annotations";
         faults.error(&entry.at, "`keep_annotation` needs `keep_max`", help);
     }
-    Some(Some(Keep { annotation: key, max: max? }))
+    Ok(Some(Keep { annotation: key, max: max.ok_or(Invalid)? }))
 }
 
 fn annotation(node: &Node, faults: &mut Faults) -> Option<String> {
