@@ -140,7 +140,7 @@ pub struct ForgedRecords {
 }
 
 impl ForgedRecords {
-    /// Continues after lost records, of which the last may have ended with [`BEFORE_NAME`].
+    /// Continues after lost records, of which the last may have ended with `BEFORE_NAME`.
     pub const fn after_lost(&mut self) {
         self.name_due = Some(AT_NEXT);
     }
