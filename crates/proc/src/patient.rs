@@ -668,7 +668,7 @@ mod tests {
     #[test]
     fn reading_real_uids_has_a_limit_of_time() {
         let own = || Directory::open(Path::new("/proc/self"));
-        // Other tests of this process share the limits, so the state is local.
+        // `all` is local; the shared limits are set below and restored, because tests may share this process.
         let mut all = all_reads("");
         assert_eq!([1, 33, 999, 1000].map(|uid| all.user(uid)), [SYSTEM, SYSTEM, SYSTEM, 1000]);
         for uid in 1..=u32::try_from(MOST).unwrap() {
