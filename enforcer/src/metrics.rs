@@ -19,10 +19,10 @@ RULE_UNKNOWN Gauge One "bailiff_rule_unknown" ["rule"]
     "The rule neither matches nor acts on these targets. Absent until the rule has been evaluated for the first time.";
 STEPS Counter One "bailiff_steps_total" ["rule step mode result"]
     "Completed steps, by rule, step, mode and result."
-    "Steps: flag, notify, signal, terminate, cancel_job, evict_pod, release_lease, shutdown_mps, exec. Result dry_run: everything except the action was done. All combinations that are possible for a rule start at 0.";
+    "Steps: flag, notify, signal, terminate, cancel_job, evict_pod, stop_owner, release_lease, shutdown_mps, exec. Result dry_run: everything except the action was done. All combinations that are possible for a rule start at 0.";
 KILLS Counter One "bailiff_kills_total" ["rule result"]
-    "Completed terminate, cancel_job and evict_pod steps, by rule and result."
-    "Results after signals or a request to Slurm or Kubernetes: released (the target exited and its memory was released), gone_not_released, undetermined, unkillable (only terminate), completing, not_permitted (only cancel_job), not_terminated, terminating (only evict_pod), unknown (not of terminate). Results failed and cancelled: some processes may have been signalled. Results without any effect: identity_changed, refused, gone, no_answer (not of terminate), spans_nodes, not_visible (only cancel_job), not_evictable, kept, blocked_by_pdb, forbidden, invalid, api_error (only evict_pod). Starts at 0 for rules in enforce mode; absent for other rules.";
+    "Completed terminate, cancel_job, evict_pod and stop_owner steps, by rule and result."
+    "Results after signals or a request to Slurm or Kubernetes: released (the target exited and its memory was released), gone_not_released, undetermined, unkillable (only terminate), completing, not_permitted (only cancel_job), not_terminated, terminating (only evict_pod and stop_owner), unknown (not of terminate). Results failed and cancelled: some processes may have been signalled. Results without any effect: identity_changed, refused, gone, no_answer (not of terminate), spans_nodes, not_visible (only cancel_job), not_evictable, kept, forbidden, invalid, api_error (only evict_pod and stop_owner), blocked_by_pdb (only evict_pod), not_stoppable, other_pods, undone (only stop_owner). Starts at 0 for rules in enforce mode; absent for other rules.";
 MEMORY_RELEASED Counter Bytes "bailiff_memory_released_bytes_total" [""]
     "GPU memory that was observed to be released after an action, in bytes."
     "Actions whose effect could not be determined are not included.";
@@ -30,7 +30,7 @@ USER_NOTICES Counter One "bailiff_user_notices_total" ["user"]
     "Completed notify steps about processes of the user."
     "This and all other bailiff_user_ metrics of the enforcer are absent for users without steps. At most 256 users have series.";
 USER_KILLS Counter One "bailiff_user_kills_total" ["user result"]
-    "Completed terminate, cancel_job and evict_pod steps about processes of the user, by result."
+    "Completed terminate, cancel_job, evict_pod and stop_owner steps about processes of the user, by result."
     "The same results as bailiff_kills_total. Absent for results that did not occur.";
 USER_MEMORY_RELEASED Counter Bytes "bailiff_user_memory_released_bytes_total" ["user"]
     "GPU memory of the user that was observed to be released after an action, in bytes."
@@ -59,6 +59,9 @@ FLAGS_DROPPED Gauge One "bailiff_flags_dropped" [""]
 NOTIFICATIONS Counter One "bailiff_notifications_total" ["channel result"]
     "Notifications by channel and result."
     "All combinations of channel and result start at 0.";
+KUBERNETES_REQUESTS Counter One "bailiff_kubernetes_requests_total" ["verb code"]
+    "Requests to the API server of Kubernetes, by verb and HTTP status."
+    "Verbs: get, get_owner, evict, evict_dry_run, stop, stop_dry_run, event. get_owner can consist of several requests. Code none: no answer that could be understood. Absent before the first request, and without kubernetes in the rules.";
 AUDIT_FAILURES Counter One "bailiff_audit_write_failures_total" [""]
     "Entries that could not be written to the audit log, or were dropped because too many waited."
     "While the audit log cannot be written, all destructive steps are withheld.";

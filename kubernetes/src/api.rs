@@ -14,7 +14,8 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
 use crate::flags::Settings;
-use crate::json::{Pod, Status, event, eviction};
+use crate::json::{Object, Pod, Status, event, eviction};
+use crate::owner;
 
 /// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,6 +37,22 @@ struct Account {
     namespace: String,
 }
 
+/// A connection with the service account that was just read.
+struct Session<'a> {
+    settings: &'a Settings,
+    namespace: String,
+    bearer: String,
+    agent: Agent,
+}
+
+/// An answer of the API server.
+struct Reply {
+    status: u16,
+    retry_after: Option<u64>,
+    /// The body, or why it cannot be read: it may be too long.
+    body: Result<Vec<u8>, String>,
+}
+
 impl Api {
     pub(crate) const fn new(settings: Settings) -> Self {
         Self { settings }
@@ -51,29 +68,29 @@ impl Api {
 
     /// Answers a request.
     pub(crate) fn query(&self, request: &PodRequest) -> PodAnswer {
-        let verb = match request {
-            PodRequest::Get { .. } => "get",
-            PodRequest::Event { .. } => "event",
-            PodRequest::Evict { dry_run: true, .. } => "evict (dry run)",
-            PodRequest::Evict { .. } => "evict",
-        };
         let mut answer = self.try_once(request);
         // The token may have been replaced just now.
         if answer.status == Some(401) {
             answer = self.try_once(request);
         }
         let status = answer.status.unwrap_or_default();
-        let pod = request.pod();
+        let (pod, verb) = (request.pod(), request.verb());
         tracing::info!(verb, %pod, uid = pod.uid(), status, message = answer.message, "asked the API server");
         answer
     }
 
     fn try_once(&self, request: &PodRequest) -> PodAnswer {
-        let tried = self.account().and_then(|account| {
-            let response = self.send(request, &account).map_err(|error| error.to_string())?;
-            Ok(self.answer(request, &account, response))
-        });
-        tried.unwrap_or_else(|message| PodAnswer { message, ..PodAnswer::default() })
+        let account = match self.account() {
+            Ok(account) => account,
+            Err(message) => return PodAnswer { message, ..PodAnswer::default() },
+        };
+        let session = Session {
+            settings: &self.settings,
+            namespace: account.namespace,
+            bearer: format!("Bearer {}", account.token),
+            agent: agent(account.authorities),
+        };
+        session.answer(request).unwrap_or_else(|answer| *answer)
     }
 
     /// Reads the service account. The kubelet replaces its files.
@@ -99,64 +116,111 @@ impl Api {
         }
         Ok(Account { token, authorities, namespace: namespace.trim().to_owned() })
     }
+}
 
-    fn send(&self, request: &PodRequest, account: &Account) -> Result<Response<Body>, ureq::Error> {
-        let agent = agent(account.authorities.clone());
-        let Settings { api_server, node, .. } = &self.settings;
+/// An answer that ends a request early.
+type Early = Box<PodAnswer>;
+
+impl Session<'_> {
+    fn answer(&self, request: &PodRequest) -> Result<PodAnswer, Early> {
         let pod = request.pod();
-        let (namespace, bearer) = (pod.namespace(), format!("Bearer {}", account.token));
-        let url = format!("{api_server}/api/v1/namespaces/{namespace}/pods/{}", pod.name());
-        let post = |url: String, body: Value| {
-            let post = agent.post(url).header("Authorization", &bearer);
-            post.content_type("application/json").send(body.to_string())
-        };
-        match request {
-            PodRequest::Get { .. } => agent.get(url).header("Authorization", &bearer).call(),
+        let path = format!("api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name());
+        let test = |dry_run: bool| if dry_run { "?dryRun=All" } else { "" };
+        let reply = match request {
+            PodRequest::Get { annotation, .. } => {
+                let found: Pod = self.object(&path)?;
+                let here = (self.settings.node.as_str(), self.namespace.as_str());
+                let facts = found.facts((pod, annotation.as_deref()), here);
+                let facts = facts.ok_or_else(|| unusable(Some(200), "the answer is another pod"))?;
+                return Ok(PodAnswer { status: Some(200), pod: Some(facts), ..PodAnswer::default() });
+            }
+            PodRequest::Owner { .. } => {
+                let found: Object = self.object(&path)?;
+                let owner = owner::find((pod, found), |path| self.object(path))?;
+                return Ok(PodAnswer { status: Some(200), owner, ..PodAnswer::default() });
+            }
             PodRequest::Evict { dry_run, .. } => {
-                let test = if *dry_run { "?dryRun=All" } else { "" };
-                post(format!("{url}/eviction{test}"), eviction(pod))
+                self.post(&format!("{path}/eviction{}", test(*dry_run)), &eviction(pod))?
+            }
+            PodRequest::Stop { owner, dry_run, .. } => {
+                let (path, body) = owner::stop(owner, SystemTime::now()).ok_or_else(|| {
+                    unusable(Some(422), &format!("{} cannot be stopped", owner.kind.escape_default()))
+                })?;
+                self.patch(&format!("{path}{}", test(*dry_run)), &body)?
             }
             PodRequest::Event { reason, note, .. } => {
-                let url = format!("{api_server}/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-                post(url, event(pod, (*reason, note), node, SystemTime::now()))
+                let path = format!("apis/events.k8s.io/v1/namespaces/{}/events", pod.namespace());
+                self.post(&path, &event(pod, (*reason, note), &self.settings.node, SystemTime::now()))?
             }
-        }
+        };
+        Ok(outcome(&reply))
     }
 
-    fn answer(&self, request: &PodRequest, account: &Account, mut response: Response<Body>) -> PodAnswer {
+    /// Reads an object. If the answer cannot be used, its author may be the cause, so this is no failure of the API server.
+    fn object<T: DeserializeOwned>(&self, path: &str) -> Result<T, Early> {
+        let reply =
+            self.send(|url| self.agent.get(url).header("Authorization", &self.bearer).call(), path)?;
+        if reply.status != 200 {
+            return Err(Box::new(outcome(&reply)));
+        }
+        let body = reply.body.map_err(|why| unusable(Some(200), &why))?;
+        parse(&body).ok_or_else(|| unusable(Some(200), "the answer is not such an object"))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Reply, Early> {
+        let post = |url: String| {
+            let post = self.agent.post(url).header("Authorization", &self.bearer);
+            post.content_type("application/json").send(body.to_string())
+        };
+        self.send(post, path)
+    }
+
+    fn patch(&self, path: &str, body: &Value) -> Result<Reply, Early> {
+        let patch = |url: String| {
+            let patch = self.agent.patch(url).header("Authorization", &self.bearer);
+            patch.content_type("application/merge-patch+json").send(body.to_string())
+        };
+        self.send(patch, path)
+    }
+
+    fn send(
+        &self,
+        call: impl Fn(String) -> Result<Response<Body>, ureq::Error>,
+        path: &str,
+    ) -> Result<Reply, Early> {
+        let response = call(format!("{}/{path}", self.settings.api_server));
+        let mut response = response.map_err(|error| unusable(None, &error.to_string()))?;
         let status = response.status().as_u16();
         let retry_after = response.headers().get("Retry-After").and_then(|it| it.to_str().ok()?.parse().ok());
         let body = response.body_mut().with_config().limit(LONGEST).read_to_vec();
-        let body = match body {
-            Ok(body) => body,
-            Err(error) => return unusable(request, status, &error.to_string()),
-        };
-        if let (200, PodRequest::Get { pod, annotation }) = (status, request)
-            && let Some(found) = parse::<Pod>(&body)
-        {
-            let here = (self.settings.node.as_str(), account.namespace.as_str());
-            let pod = found.facts((pod, annotation.as_deref()), here);
-            return PodAnswer { status: Some(status), pod, ..PodAnswer::default() };
-        }
-        // Errors and evictions are answered with a `Status`. Anything else did not come from an API server.
-        let Some(text) = parse::<Status>(&body) else {
-            let why = format!("the answer, with status {status}, is not that of an API server");
-            return unusable(request, status, &why);
-        };
-        PodAnswer {
-            status: Some(status),
-            by_budget: status == 429 && text.is_by_budget(),
-            retry_after: text.retry_after().or(retry_after),
-            message: short(&text.message),
-            pod: None,
-        }
+        Ok(Reply { status, retry_after, body: body.map_err(|error| error.to_string()) })
     }
 }
 
-/// Returns an answer that cannot be understood. If it was to be a pod, only this pod may be the cause.
-fn unusable(request: &PodRequest, status: u16, why: &str) -> PodAnswer {
-    let status = Some(status).filter(|status| *status == 200 && matches!(request, PodRequest::Get { .. }));
-    PodAnswer { status, message: short(why), ..PodAnswer::default() }
+/// Returns what the answer to a change says, or an error. Both are answered with a `Status` or an object. Anything else did not
+/// come from an API server.
+fn outcome(reply: &Reply) -> PodAnswer {
+    let status = reply.status;
+    let text = reply.body.as_ref().map_err(Clone::clone).and_then(|body| {
+        let why = || format!("the answer, with status {status}, is not that of an API server");
+        parse::<Status>(body).ok_or_else(why)
+    });
+    let text = match text {
+        Ok(text) => text,
+        Err(why) => return *unusable(None, &why),
+    };
+    PodAnswer {
+        status: Some(status),
+        by_budget: status == 429 && text.is_by_budget(),
+        retry_after: text.retry_after().or(reply.retry_after),
+        message: short(&text.message),
+        ..PodAnswer::default()
+    }
+}
+
+/// Returns the answer to a request that has no usable one.
+fn unusable(status: Option<u16>, why: &str) -> Early {
+    Box::new(PodAnswer { status, message: short(why), ..PodAnswer::default() })
 }
 
 /// Reads a small text file.

@@ -1,10 +1,11 @@
 //! The parts of the API server's JSON that are read.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use bailiff_snapshot::Word;
 use bailiff_snapshot::pod_api::{Deletion, EventReason, OwnerKind, PodFacts};
-use bailiff_snapshot::pod_resources::PodName;
+use bailiff_snapshot::pod_resources::ObjectName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -13,14 +14,17 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The kubelet's default of `terminationGracePeriodSeconds`.
 const GRACE_SECONDS: u64 = 30;
 /// Maximum length of an annotation's value, which is a time, and of an owner's kind.
-const LONGEST_VALUE: usize = 64;
+pub(crate) const LONGEST_VALUE: usize = 64;
 /// Maximum length of an Event's note, in bytes (`validation/events.go` of Kubernetes).
 const LONGEST_NOTE: usize = 1024;
 /// What a rule does: values of an Event's `action`.
-const ACTIONS: [(EventReason, &str, &str); 3] = [
+const ACTIONS: [(EventReason, &str, &str); 6] = [
     (EventReason::GpuIdle, "Notify", "Normal"),
     (EventReason::EvictedByRule, "Evict", "Normal"),
     (EventReason::EvictionFailed, "Evict", "Warning"),
+    (EventReason::EvictionBlocked, "Evict", "Warning"),
+    (EventReason::StoppedByRule, "Stop", "Normal"),
+    (EventReason::StopFailed, "Stop", "Warning"),
 ];
 
 /// A pod.
@@ -31,25 +35,102 @@ pub(crate) struct Pod {
     status: PodStatus,
 }
 
+/// A pod or the owner of one, with what shows how they belong together.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    name: String,
-    namespace: String,
-    uid: String,
-    deletion_timestamp: Option<String>,
-    deletion_grace_period_seconds: Option<u64>,
+pub(crate) struct Object {
+    pub(crate) metadata: Metadata,
     #[serde(default)]
-    owner_references: Vec<Owner>,
+    pub(crate) spec: Size,
     #[serde(default)]
-    annotations: serde_json::Map<String, Value>,
+    pub(crate) status: Counted,
+}
+
+/// How many pods an owner is to have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Size {
+    pub(crate) replicas: Option<u64>,
+    pub(crate) suspend: bool,
+    pub(crate) selector: Selector,
+}
+
+/// How many pods it has.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Counted {
+    pub(crate) replicas: u64,
+    pub(crate) active: u64,
+}
+
+/// Which pods an owner takes as its own.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Selector {
+    match_labels: BTreeMap<String, String>,
+    match_expressions: Vec<Requirement>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Owner {
-    kind: String,
+struct Requirement {
+    key: String,
+    operator: String,
     #[serde(default)]
-    controller: bool,
+    values: Vec<String>,
+}
+
+impl Selector {
+    /// Returns whether these labels are selected. A selector without a requirement selects none here.
+    pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let is_empty = self.match_labels.is_empty() && self.match_expressions.is_empty();
+        let meets = |requirement: &Requirement| {
+            let value = labels.get(&requirement.key);
+            let is_one = value.is_some_and(|value| requirement.values.contains(value));
+            match requirement.operator.as_str() {
+                "In" => is_one,
+                "NotIn" => !is_one,
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        };
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        !is_empty && self.match_labels.iter().all(has) && self.match_expressions.iter().all(meets)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Metadata {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) uid: String,
+    #[serde(default)]
+    pub(crate) resource_version: String,
+    #[serde(default)]
+    creation_timestamp: String,
+    deletion_timestamp: Option<String>,
+    deletion_grace_period_seconds: Option<u64>,
+    #[serde(default)]
+    pub(crate) owner_references: Vec<Reference>,
+    #[serde(default)]
+    pub(crate) annotations: serde_json::Map<String, Value>,
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// A reference to an owner.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Reference {
+    #[serde(default)]
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    #[serde(default)]
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) uid: String,
+    #[serde(default)]
+    pub(crate) controller: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,7 +184,7 @@ impl Pod {
     /// Returns what decides about an eviction; `None` if this is another pod than the requested one.
     pub(crate) fn facts(
         self,
-        (requested, annotation): (&PodName, Option<&str>),
+        (requested, annotation): (&ObjectName, Option<&str>),
         (node, own_namespace): (&str, &str),
     ) -> Option<PodFacts> {
         let Self { metadata, spec, status } = self;
@@ -115,7 +196,7 @@ impl Pod {
         let grace_seconds = metadata.deletion_grace_period_seconds.unwrap_or_default();
         let deletion = until.map(|until| Deletion { until, grace_seconds });
         // The admission policy refuses pods with any reference to such an owner.
-        let is_never = |owner: &&Owner| {
+        let is_never = |owner: &&Reference| {
             [OwnerKind::DaemonSet, OwnerKind::Node].map(OwnerKind::name).contains(&owner.kind.as_str())
         };
         let owners = &metadata.owner_references;
@@ -127,6 +208,7 @@ impl Pod {
         Some(PodFacts {
             annotation: annotation.map(|value| value.chars().take(LONGEST_VALUE).collect()),
             uid: metadata.uid,
+            created: metadata.creation_timestamp,
             on_this_node: spec.node_name.as_deref() == Some(node),
             in_own_namespace: metadata.namespace == own_namespace,
             phase: status.phase,
@@ -139,7 +221,7 @@ impl Pod {
 }
 
 /// Returns the body of an eviction. No grace period is sent: 0 would remove the object at once.
-pub(crate) fn eviction(pod: &PodName) -> Value {
+pub(crate) fn eviction(pod: &ObjectName) -> Value {
     json!({
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -150,7 +232,7 @@ pub(crate) fn eviction(pod: &PodName) -> Value {
 
 /// Returns the body of an Event about a pod.
 pub(crate) fn event(
-    pod: &PodName,
+    pod: &ObjectName,
     (reason, note): (EventReason, &str),
     node: &str,
     now: SystemTime,

@@ -5,6 +5,7 @@
 mod api;
 mod flags;
 mod json;
+mod owner;
 
 use std::process::ExitCode;
 use std::sync::Arc;

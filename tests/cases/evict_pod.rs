@@ -27,7 +27,7 @@ use tempfile::TempDir;
 static UID: LazyLock<String> = LazyLock::new(|| uid(1));
 static OTHER_UID: LazyLock<String> = LazyLock::new(|| uid(2));
 
-fn uid(pod: u8) -> String {
+pub(crate) fn uid(pod: u8) -> String {
     format!("0b1c2d3e-0000-4000-800{pod}-{:012}", std::process::id())
 }
 
@@ -42,19 +42,19 @@ fn other() -> (&'static str, &'static str, &'static str) {
 }
 
 /// A node whose enforcer evicts idle pods.
-struct Stage {
+pub(crate) struct Stage {
     // The enforcer ends first, so that it does not wait for processes.
-    enforcer: Option<Enforcer>,
+    pub(crate) enforcer: Option<Enforcer>,
     kubernetes: Option<Child>,
-    node: Node,
-    api: ApiServer,
+    pub(crate) node: Node,
+    pub(crate) api: ApiServer,
     /// Directory of the pods' logs.
     pods: TempDir,
     slice: Slice,
 }
 
 impl Stage {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(&[])
     }
 
@@ -75,6 +75,11 @@ impl Stage {
     }
 
     fn rules(&self, mode: &str, step: &str, more: &str) {
+        self.rules_with(mode, &format!("{{evict_pod: {step}}}"), more);
+    }
+
+    /// Writes rules with these steps.
+    pub(crate) fn rules_with(&self, mode: &str, steps: &str, more: &str) {
         self.node.home.write(&format!(
             "version: 1
 mode: {mode}
@@ -88,14 +93,14 @@ rules:
     target: pod
     when: {{gpu_util: {{max: 1%}}, cpu_util: {{max: 50%}}}}
     for: {{samples: 3}}
-    then: [{{evict_pod: {step}}}]
+    then: [{steps}]
 ",
             self.socket()
         ));
     }
 
     /// Adds a channel, and replaces the steps.
-    fn channel(&self, channels: &str, steps: &str) {
+    pub(crate) fn channel(&self, channels: &str, steps: &str) {
         let rules = fs::read_to_string(self.node.home.rules()).unwrap();
         let rules =
             rules.replace("{evict_pod: {}}", steps).replace("rules:", &format!("notify: {channels}\nrules:"));
@@ -115,18 +120,18 @@ rules:
     }
 
     /// Starts `bailiff-kubernetes` and the enforcer.
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.start_kubernetes();
         self.enforcer = Some(self.node.home.enforcer(&[]));
     }
 
-    fn start_kubernetes(&mut self) {
+    pub(crate) fn start_kubernetes(&mut self) {
         self.kubernetes = Some(self.command().stderr(Stdio::null()).spawn().unwrap());
         until("the socket", || UnixStream::connect(self.socket()).ok());
     }
 
     /// Starts a process in a container of a pod.
-    fn process(&self, (namespace, name, uid): (&str, &str, &str), container: char) -> Tenant {
+    pub(crate) fn process(&self, (namespace, name, uid): (&str, &str, &str), container: char) -> Tenant {
         let _ = fs::create_dir(self.pods.path().join(format!("{namespace}_{name}_{uid}")));
         let tenant = Tenant::ending_on_term(&self.node.home);
         let (pod, id) = (uid.replace('-', "_"), container.to_string().repeat(64));
@@ -135,7 +140,7 @@ rules:
     }
 
     /// Starts such a process with GPU memory.
-    fn holder(&self, pod: (&str, &str, &str), container: char) -> Tenant {
+    pub(crate) fn holder(&self, pod: (&str, &str, &str), container: char) -> Tenant {
         let tenant = self.process(pod, container);
         self.node.hold(&tenant, 0, "used: 1GiB");
         tenant
@@ -161,7 +166,7 @@ rules:
         self.node.home.until_line("evict_pod", result)
     }
 
-    fn until_ticks(&self, ticks: u64) {
+    pub(crate) fn until_ticks(&self, ticks: u64) {
         self.enforcer.as_ref().unwrap().ticks(ticks);
     }
 }

@@ -65,6 +65,7 @@ mod slurm;
 mod slurm_cancel;
 mod slurm_hooks;
 mod status_page;
+mod stop_owner;
 mod structure;
 mod stuck_holders;
 mod trial;

@@ -1,4 +1,4 @@
-//! An API server of Kubernetes over TLS that knows pods and evictions. Its answers have the form of those of real API servers
+//! An API server of Kubernetes over TLS that knows pods, evictions and owners. Its answers have the form of those of real API servers
 //! (1.20 and 1.36).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,7 +31,7 @@ pub struct ApiRequest {
     pub body: Value,
 }
 
-/// What the server does with the next eviction, other than to carry it out.
+/// What the server does with the next eviction or change of an object, other than to carry it out.
 #[derive(Debug, Clone)]
 pub enum Reply {
     /// Answers with this status, header lines and body.
@@ -42,8 +42,8 @@ pub enum Reply {
 
 #[derive(Default)]
 struct State {
-    /// Pods by the path of their URL.
-    pods: BTreeMap<String, Value>,
+    /// Pods and other objects by the path of their URL.
+    objects: BTreeMap<String, Value>,
     replies: VecDeque<Reply>,
     requests: Vec<ApiRequest>,
     token: String,
@@ -125,15 +125,25 @@ impl ApiServer {
             "status": {"phase": "Running"},
         });
         change(&mut pod);
-        self.state().pods.insert(path((namespace, name)), pod);
+        self.state().objects.insert(path((namespace, name)), pod);
+    }
+
+    /// Adds an object, or replaces it. The version is that of the object.
+    pub fn add(&self, path: &str, object: Value) {
+        self.state().objects.insert(path.to_owned(), object);
+    }
+
+    /// Returns an object.
+    pub fn object(&self, path: &str) -> Value {
+        self.state().objects.get(path).cloned().unwrap_or_default()
     }
 
     /// Removes a pod.
     pub fn remove_pod(&self, pod: (&str, &str)) {
-        self.state().pods.remove(&path(pod));
+        self.state().objects.remove(&path(pod));
     }
 
-    /// Sets what the server does with the next evictions.
+    /// Sets what the server does with the next changes of objects.
     pub fn reply(&self, replies: &[Reply]) {
         self.state().replies = replies.iter().cloned().collect();
     }
@@ -152,6 +162,12 @@ impl ApiServer {
     pub fn events(&self) -> Vec<Value> {
         let all = self.requests().into_iter();
         all.filter(|request| request.what.ends_with("/events")).map(|request| request.body).collect()
+    }
+
+    /// Returns the changes of objects so far that were no dry runs.
+    pub fn patches(&self) -> Vec<ApiRequest> {
+        let all = self.requests().into_iter();
+        all.filter(|request| request.what.starts_with("PATCH ") && !request.what.contains("dryRun")).collect()
     }
 
     /// Returns the evictions so far that were no dry runs.
@@ -214,16 +230,21 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
         return Some((201, "", request.body.clone()));
     }
     let (target, query) = target.split_once('?').unwrap_or((target, ""));
-    let evicts = method == "POST" && target.ends_with("/eviction");
-    let path = target.trim_end_matches("/eviction");
-    let reply = if evicts && query.is_empty() { state.replies.pop_front() } else { None };
+    let (evicts, patches) = (method == "POST" && target.ends_with("/eviction"), method == "PATCH");
+    let path = target.trim_end_matches("/eviction").trim_end_matches("/scale");
+    let changes = (evicts || patches) && query.is_empty();
+    let reply = if changes { state.replies.pop_front() } else { None };
     if let Some(Reply::With(status, headers, body)) = reply {
         return Some((status, headers, body));
     }
-    let Some(pod) = state.pods.get_mut(path) else {
+    let Some(pod) = state.objects.get_mut(path) else {
         let details = json!({"kind": "pods"});
-        return Some((404, "", failure(404, "NotFound", "pods not found", &details)));
+        return Some((404, "", failure(404, "NotFound", "not found", &details)));
     };
+    if patches {
+        let answer = patch(pod, &request.body, query.is_empty());
+        return if matches!(reply, Some(Reply::Lost)) { None } else { Some(answer) };
+    }
     if !evicts {
         return Some((200, "", pod.clone()));
     }
@@ -241,4 +262,32 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
     let created =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     if matches!(reply, Some(Reply::Lost)) { None } else { Some((201, "", created)) }
+}
+
+/// Changes an object as a merge patch does. An API server refuses another UID and another version.
+fn patch(object: &mut Value, change: &Value, carry_out: bool) -> ApiAnswer {
+    for key in ["uid", "resourceVersion"] {
+        let (wanted, found) = (&change["metadata"][key], &object["metadata"][key]);
+        if !wanted.is_null() && wanted != found {
+            let message = format!("Operation cannot be fulfilled: {key} is {found}, not {wanted}");
+            return (409, "", failure(409, "Conflict", &message, &Value::Null));
+        }
+    }
+    let mut changed = object.clone();
+    merge(&mut changed, change);
+    if carry_out {
+        object.clone_from(&changed);
+    }
+    (200, "", changed)
+}
+
+fn merge(into: &mut Value, change: &Value) {
+    match (into.as_object_mut(), change.as_object()) {
+        (Some(into), Some(change)) => {
+            for (key, value) in change {
+                merge(into.entry(key.clone()).or_insert(json!({})), value);
+            }
+        }
+        _ => into.clone_from(change),
+    }
 }

@@ -60,10 +60,11 @@ pub(crate) struct Coming {
 pub(crate) fn next_end(socket: &Path, user: Option<&str>, limit: Duration) -> Option<Duration> {
     let mut answer = query_within(socket, &json!({"command": "coming"}), limit).ok()?;
     let coming: Vec<Coming> = serde_json::from_value(answer["coming"].take()).ok()?;
+    const ENDS: [&str; 4] = ["terminate", "cancel_job", "evict_pod", "stop_owner"];
     let ends = coming.into_iter().filter(|step| {
         let is_theirs = user.is_none_or(|user| step.user.as_deref() == Some(user));
         let is_carried_out = step.mode == "enforce" && step.withheld.is_none() && step.held.is_none();
-        is_theirs && is_carried_out && matches!(step.step.as_str(), "terminate" | "cancel_job" | "evict_pod")
+        is_theirs && is_carried_out && ENDS.contains(&step.step.as_str())
     });
     let due = ends.filter_map(|step| Duration::try_from_secs_f64(step.due_in?).ok());
     due.min()

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use crate::Word;
-use crate::pod_resources::PodName;
+use crate::pod_resources::ObjectName;
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub enum PodRequest {
     /// Reads the pod.
     Get {
         /// The pod.
-        pod: PodName,
+        pod: ObjectName,
         /// Key of an annotation whose value is returned.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         annotation: Option<String>,
@@ -22,14 +22,28 @@ pub enum PodRequest {
     /// Evicts the pod, with its UID as a precondition.
     Evict {
         /// The pod.
-        pod: PodName,
+        pod: ObjectName,
+        /// Whether the API server only tests whether it would (`dryRun=All`).
+        dry_run: bool,
+    },
+    /// Reads the owner that creates the pod again, with what shows whether it has other pods.
+    Owner {
+        /// The pod.
+        pod: ObjectName,
+    },
+    /// Stops the owner, so that it deletes its pods and creates none. Its UID and version are preconditions.
+    Stop {
+        /// The pod.
+        pod: ObjectName,
+        /// Its owner.
+        owner: Owner,
         /// Whether the API server only tests whether it would (`dryRun=All`).
         dry_run: bool,
     },
     /// Writes an Event about the pod.
     Event {
         /// The pod.
-        pod: PodName,
+        pod: ObjectName,
         /// Why.
         reason: EventReason,
         /// Text for people.
@@ -46,14 +60,37 @@ pub enum EventReason {
     EvictedByRule = "EvictedByRule",
     /// The pod was evicted, but its processes still run, or its memory was not released.
     EvictionFailed = "EvictionFailed",
+    /// A disruption budget does not permit the eviction.
+    EvictionBlocked = "EvictionBlocked",
+    /// A rule had the pod's owner stopped.
+    StoppedByRule = "StoppedByRule",
+    /// The owner was stopped, but processes of its pods still run, or their memory was not released.
+    StopFailed = "StopFailed",
 }
 }
 
 impl PodRequest {
     /// Returns the pod.
-    pub const fn pod(&self) -> &PodName {
+    pub const fn pod(&self) -> &ObjectName {
         match self {
-            Self::Get { pod, .. } | Self::Evict { pod, .. } | Self::Event { pod, .. } => pod,
+            Self::Get { pod, .. }
+            | Self::Evict { pod, .. }
+            | Self::Owner { pod }
+            | Self::Stop { pod, .. }
+            | Self::Event { pod, .. } => pod,
+        }
+    }
+
+    /// Returns what is requested, in a word.
+    pub const fn verb(&self) -> &'static str {
+        match self {
+            Self::Get { .. } => "get",
+            Self::Evict { dry_run: true, .. } => "evict_dry_run",
+            Self::Evict { .. } => "evict",
+            Self::Owner { .. } => "get_owner",
+            Self::Stop { dry_run: true, .. } => "stop_dry_run",
+            Self::Stop { .. } => "stop",
+            Self::Event { .. } => "event",
         }
     }
 }
@@ -74,6 +111,32 @@ pub struct PodAnswer {
     pub by_budget: bool,
     /// The pod, in the answer to [`PodRequest::Get`] with status 200.
     pub pod: Option<PodFacts>,
+    /// The owner, in the answer to [`PodRequest::Owner`] with status 200; `None` if the pod has no owner.
+    pub owner: Option<Owner>,
+}
+
+/// What creates a pod again: the last owner in the chain of those that control the pod and each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Kind, with the group if it is not the group of a known kind: `Deployment`, `Job.batch.volcano.sh`.
+    pub kind: Word<OwnerKind>,
+    /// Name and UID.
+    pub object: ObjectName,
+    /// What must be known to stop it; `None` if it is of a kind that cannot be stopped.
+    pub scale: Option<Scale>,
+}
+
+/// How many pods an owner has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scale {
+    /// Version of the object that was read. It changes with the number of pods.
+    pub version: String,
+    /// Number of pods that it has or is to have, whichever is larger.
+    pub pods: u64,
+    /// Whether it is stopped already.
+    pub is_stopped: bool,
+    /// Whether its controller counts the pod as its own. Whoever writes a pod can name any owner.
+    pub is_its_own: bool,
 }
 
 /// What decides whether a pod is evicted.
@@ -82,6 +145,9 @@ pub struct PodAnswer {
 pub struct PodFacts {
     /// UID.
     pub uid: String,
+    /// When it was created (RFC 3339).
+    #[serde(default)]
+    pub created: String,
     /// Whether the pod runs on the node of `bailiff-kubernetes`.
     pub on_this_node: bool,
     /// Whether the pod is in the namespace of `bailiff-kubernetes`.
@@ -116,8 +182,12 @@ pub enum OwnerKind {
     Job = "Job",
     /// Creates it again.
     ReplicaSet = "ReplicaSet",
-    /// Creates it again. Also a notebook of Kubeflow.
+    /// Creates it again.
+    Deployment = "Deployment",
+    /// Creates it again.
     StatefulSet = "StatefulSet",
+    /// Creates it again: a notebook of Kubeflow, which owns a StatefulSet.
+    Notebook = "Notebook",
     /// Creates it again, on the same node.
     DaemonSet = "DaemonSet",
     /// A static pod, which the API server cannot evict.

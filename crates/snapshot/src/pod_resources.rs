@@ -56,17 +56,17 @@ impl ContainerName {
     }
 }
 
-/// Name of a pod of this node: all that the URL and the body of a request to the API server contain of it. Every part has a
-/// form that needs no escaping.
+/// Name of a pod of this node, or of its owner: all that the URL and the body of a request to the API server contain of it. Every
+/// part has a form that needs no escaping.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Parts")]
-pub struct PodName {
+pub struct ObjectName {
     namespace: String,
     name: String,
     uid: String,
 }
 
-/// The parts of a pod's name, not checked yet.
+/// The parts of a name, not checked yet.
 #[derive(Deserialize)]
 struct Parts {
     namespace: String,
@@ -74,15 +74,15 @@ struct Parts {
     uid: String,
 }
 
-impl TryFrom<Parts> for PodName {
+impl TryFrom<Parts> for ObjectName {
     type Error = &'static str;
 
     fn try_from(parts: Parts) -> Result<Self, Self::Error> {
-        Self::new(&parts.namespace, &parts.name, &parts.uid).ok_or("not the name of a pod")
+        Self::new(&parts.namespace, &parts.name, &parts.uid).ok_or("not the name of an object")
     }
 }
 
-impl PodName {
+impl ObjectName {
     /// Returns the name, unless a part of it is not valid in Kubernetes.
     pub fn new(namespace: &str, name: &str, uid: &str) -> Option<Self> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte) || byte == b'-';
@@ -110,7 +110,7 @@ impl PodName {
     }
 }
 
-impl fmt::Display for PodName {
+impl fmt::Display for ObjectName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{}", self.namespace, self.name)
     }
@@ -381,11 +381,11 @@ mod tests {
     #[test]
     fn names_of_pods_need_no_escaping() {
         let uid = "0b1c2d3e-0000-4000-8000-000000000001";
-        let pod = PodName::new("team-a", "web-0.x", uid).unwrap();
+        let pod = ObjectName::new("team-a", "web-0.x", uid).unwrap();
         assert_eq!((pod.namespace(), pod.name(), pod.uid()), ("team-a", "web-0.x", uid));
         let json = serde_json::to_string(&pod).unwrap();
-        assert_eq!(serde_json::from_str::<PodName>(&json).unwrap(), pod);
-        assert!(serde_json::from_str::<PodName>(&json.replace("web-0.x", "../secrets")).is_err());
+        assert_eq!(serde_json::from_str::<ObjectName>(&json).unwrap(), pod);
+        assert!(serde_json::from_str::<ObjectName>(&json.replace("web-0.x", "../secrets")).is_err());
         let long = "a".repeat(254);
         for (namespace, name, uid) in [
             ("", "web", uid),
@@ -401,7 +401,7 @@ mod tests {
             ("team-a", "web", "0b1c_2d3e"),
             ("team-a", "web", "\"}"),
         ] {
-            assert_eq!(PodName::new(namespace, name, uid), None, "{namespace} {name} {uid}");
+            assert_eq!(ObjectName::new(namespace, name, uid), None, "{namespace} {name} {uid}");
         }
     }
 

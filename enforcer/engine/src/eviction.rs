@@ -1,9 +1,10 @@
-//! Whether a pod may be evicted, and what the API server's answers mean. Pure: the requests are made elsewhere.
+//! Whether a pod may be evicted or its owner stopped, and what the API server's answers mean. Pure: the requests are made elsewhere.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use bailiff_snapshot::pod_api::{Deletion, OwnerKind, PodAnswer, PodFacts};
-use bailiff_snapshot::pod_resources::PodName;
+use bailiff_snapshot::pod_api::{Deletion, Owner, OwnerKind, PodAnswer, PodFacts, Scale};
+use bailiff_snapshot::pod_resources::ObjectName;
 
 use crate::guard::Refusal;
 use crate::policy::{Keep, Recreated};
@@ -21,7 +22,7 @@ const LONGEST_GRACE: Duration = Duration::from_hours(1);
 ///
 /// # Errors
 /// If the API server did not return this pod.
-pub fn found<'a>(answer: &'a PodAnswer, pod: &PodName) -> Result<&'a PodFacts, Refusal> {
+pub fn found<'a>(answer: &'a PodAnswer, pod: &ObjectName) -> Result<&'a PodFacts, Refusal> {
     match (answer.status, &answer.pod) {
         (Some(200), Some(facts)) if facts.uid == pod.uid() => Ok(facts),
         (Some(200), Some(facts)) => {
@@ -39,7 +40,7 @@ pub fn found<'a>(answer: &'a PodAnswer, pod: &PodName) -> Result<&'a PodFacts, R
 /// With the reason why not.
 pub fn decide(
     facts: &PodFacts,
-    pod: &PodName,
+    pod: &ObjectName,
     (recreated, now): (Recreated, Duration),
 ) -> Result<(), Refusal> {
     let refusal = |outcome, why: String| Err(Refusal { outcome, why: format!("pod {pod}: {why}") });
@@ -77,6 +78,60 @@ pub fn decide(
     refusal(Outcome::NotEvictable, format!("{why} ({})", owner.escape_default()))
 }
 
+/// Returns the owner of an answer to a request for it, if it can be stopped.
+///
+/// # Errors
+/// With the reason why not.
+pub fn stoppable<'a>(answer: &'a PodAnswer, pod: &ObjectName) -> Result<(&'a Owner, &'a Scale), Refusal> {
+    if answer.status != Some(200) {
+        return Err(refused(answer).unwrap_or_else(|| no_answer(&answer.message)));
+    }
+    let refusal = |outcome, why: &str| Err(Refusal { outcome, why: format!("pod {pod}: {why}") });
+    let Some(owner) = &answer.owner else {
+        return if answer.message.is_empty() {
+            refusal(Outcome::NotStoppable, "it has no owner")
+        } else {
+            refusal(Outcome::Refused, &answer.message)
+        };
+    };
+    let kind = owner.kind.escape_default();
+    match &owner.scale {
+        None => {
+            refusal(Outcome::NotStoppable, &format!("its owner is of a kind that is not stopped ({kind})"))
+        }
+        Some(scale) if !scale.is_its_own => {
+            refusal(Outcome::NotStoppable, &format!("it names an owner that does not select it ({kind})"))
+        }
+        Some(scale) if scale.is_stopped => {
+            refusal(Outcome::Terminating, &format!("its owner is stopped already ({kind})"))
+        }
+        Some(scale) => Ok((owner, scale)),
+    }
+}
+
+/// Checks that the owner was not stopped shortly before it created the pod. Times are since the Unix epoch.
+///
+/// # Errors
+/// If it was: something has started it again, and would do so once more.
+pub fn not_undone(
+    (facts, owner): (&PodFacts, &Owner),
+    cooldown: Duration,
+    stops: &BTreeMap<String, Duration>,
+) -> Result<(), Refusal> {
+    let Some(stopped) = stops.get(owner.object.uid()) else { return Ok(()) };
+    let created = humantime::parse_rfc3339_weak(&facts.created).ok();
+    let created = created.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let is_undone = created.is_none_or(|at| (*stopped..stopped.saturating_add(cooldown)).contains(&at));
+    let why = || {
+        format!(
+            "{} was stopped, and has created the pod within {} after that",
+            owner.object,
+            humantime::format_duration(cooldown)
+        )
+    };
+    if is_undone { Err(Refusal { outcome: Outcome::Undone, why: why() }) } else { Ok(()) }
+}
+
 /// Returns until when the processes of a deleted pod must have ended, since the Unix epoch.
 fn must_have_ended(deletion: &Deletion) -> Option<Duration> {
     let until = humantime::parse_rfc3339_weak(&deletion.until).ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -94,10 +149,10 @@ pub fn kept_for(facts: &PodFacts, keep: &Keep, (matched, now): (Duration, Durati
     time.map_or(longest, |at| at.min(longest)).checked_sub(now).filter(|left| !left.is_zero())
 }
 
-/// Returns why the API server did not accept an eviction; `Ok` if it did.
+/// Returns why the API server did not accept a request; `Ok` if it did.
 ///
 /// # Errors
-/// With the reason. [`Outcome::Unknown`] means that it is unknown whether the eviction was accepted.
+/// With the reason. [`Outcome::Unknown`] means that it is unknown whether the request was accepted.
 pub fn accepted(answer: &PodAnswer) -> Result<(), Refusal> {
     match answer.status {
         Some(200 | 201) => Ok(()),
@@ -137,8 +192,8 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_700_000_000);
     const UID: &str = "0b1c2d3e-0000-4000-8000-000000000001";
 
-    fn pod(namespace: &str) -> PodName {
-        PodName::new(namespace, "web", UID).unwrap()
+    fn pod(namespace: &str) -> ObjectName {
+        ObjectName::new(namespace, "web", UID).unwrap()
     }
 
     fn facts() -> PodFacts {

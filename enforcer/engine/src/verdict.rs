@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::ProcessKey;
-use bailiff_snapshot::pod_resources::PodName;
+use bailiff_snapshot::pod_resources::ObjectName;
 use bailiff_snapshot::slurm::JobRecord;
 use serde::{Deserialize, Serialize};
 
@@ -99,8 +99,8 @@ pub enum Hold {
     /// Slurm did not respond to a `cancel_job`; it is queried again after 10 s, and then after twice the previous time, up
     /// to 5 minutes.
     NoAnswer = "no_answer",
-    /// The API server of Kubernetes did not respond to an `evict_pod`, refused it or failed; it is asked again after its
-    /// `Retry-After`, or within 10 minutes. After a refusal, this applies to one pod.
+    /// The API server of Kubernetes did not respond to an `evict_pod` or `stop_owner`, refused it or failed; it is asked again
+    /// after its `Retry-After`, or within 10 minutes. After a refusal, this applies to one pod.
     KubernetesApi = "kubernetes_api",
     /// A PodDisruptionBudget does not permit the eviction; it is tried again within 10 minutes, up to `pdb_max_wait`.
     DisruptionBudget = "disruption_budget",
@@ -108,6 +108,9 @@ pub enum Hold {
     Annotation = "annotation",
     /// The pod is being deleted, and its processes still run; it is looked at again within 10 minutes.
     Terminating = "terminating",
+    /// The pod's owner has pods that do not match the rule, or that are not on this node; it is looked at again after 10
+    /// minutes.
+    OtherPods = "other_pods",
     /// The hourly budget of the pod's namespace is used up (`limits`).
     NamespaceBudget = "namespace_budget",
     /// An earlier action against this target failed.
@@ -133,6 +136,7 @@ impl Hold {
                 | Self::DisruptionBudget
                 | Self::Annotation
                 | Self::Terminating
+                | Self::OtherPods
                 | Self::NamespaceBudget
                 | Self::Failed
         )
@@ -173,6 +177,7 @@ impl Hold {
             Self::DisruptionBudget => "a disruption budget does not permit the eviction; it is tried again",
             Self::Annotation => "the pod's annotation asks to keep it; it is read again within 10 minutes",
             Self::Terminating => "the pod is being deleted, and its processes still run",
+            Self::OtherPods => "the pod's owner has other pods, which do not match or are not on this node",
             Self::NamespaceBudget => "the hourly budget of actions for the namespace is used up",
             Self::Failed => "an earlier action against this target failed",
         }
@@ -197,7 +202,7 @@ pub struct Subject {
     pub job: Option<JobRecord>,
     /// Name, for a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<PodName>,
+    pub pod: Option<ObjectName>,
     /// Its processes: those with memory first.
     pub members: Vec<Member>,
 }
@@ -310,36 +315,44 @@ pub enum Outcome {
     SpansNodes = "spans_nodes",
     /// `cancel_job`: Slurm does not show the job, but its processes are running; nothing was done.
     NotVisible = "not_visible",
-    /// `cancel_job`: slurmctld or munge did not answer; `evict_pod`: the API server did not; nothing was done, and it is tried
-    /// again.
+    /// `cancel_job`: slurmctld or munge did not answer; `evict_pod`, `stop_owner`: the API server did not; nothing was done, and
+    /// it is tried again.
     NoAnswer = "no_answer",
     /// `cancel_job`: the enforcer's user may not cancel the job.
     NotPermitted = "not_permitted",
     /// `cancel_job`: Slurm cancelled the job, but processes still ran after Slurm's time limits.
     Completing = "completing",
-    /// `cancel_job`: it is unknown whether Slurm has cancelled, or will cancel, the job; `evict_pod`: whether Kubernetes has
-    /// evicted the pod. Its state is queried before it is tried again.
+    /// `cancel_job`: it is unknown whether Slurm has cancelled, or will cancel, the job; `evict_pod`, `stop_owner`: whether
+    /// Kubernetes has evicted the pod or stopped its owner. Its state is queried before it is tried again.
     Unknown = "unknown",
-    /// `evict_pod`: its owner would create the pod again, or it belongs to the system; nothing was done.
+    /// `evict_pod`: its owner would create the pod again; also `stop_owner`: it belongs to the system; nothing was done.
     NotEvictable = "not_evictable",
-    /// `evict_pod`: the pod's annotation asks to keep it (`kubernetes.keep_annotation`); nothing was done, and it is read again
+    /// `evict_pod`, `stop_owner`: the pod's annotation asks to keep it (`kubernetes.keep_annotation`); nothing was done, and it is read again
     /// within 10 minutes.
     Kept = "kept",
     /// `evict_pod`: a disruption budget does not permit the eviction; nothing was done, and it is tried again.
     BlockedByPdb = "blocked_by_pdb",
-    /// `evict_pod`: the API server does not permit the request; nothing was done, and it is tried again after 10 minutes.
+    /// `evict_pod`, `stop_owner`: the API server does not permit the request; nothing was done, and it is tried again after 10 minutes.
     Forbidden = "forbidden",
-    /// `evict_pod`: the API server does not understand the request; nothing was done, and it is tried again after 10 minutes.
-    Invalid = "invalid",
-    /// `evict_pod`: the API server failed, for example because two disruption budgets apply; it is tried again after 10
+    /// `evict_pod`, `stop_owner`: the API server does not understand the request; nothing was done, and it is tried again after 10
     /// minutes.
+    Invalid = "invalid",
+    /// `evict_pod`, `stop_owner`: the API server failed, for example because two disruption budgets apply; it is tried again after
+    /// 10 minutes.
     ApiError = "api_error",
-    /// `evict_pod`: the pod is being deleted, and its processes still run within its own grace period. It is looked at again
-    /// within 10 minutes.
+    /// `evict_pod`, `stop_owner`: the pod is being deleted, or will be, and its processes still run within its own grace period. It
+    /// is looked at again within 10 minutes.
     Terminating = "terminating",
-    /// `evict_pod`: Kubernetes accepted the eviction, but processes still ran 30 s after the pod's own grace period, of which at
-    /// most an hour counts.
+    /// `evict_pod`, `stop_owner`: Kubernetes accepted the request, but processes still ran 30 s after the pod's own grace period,
+    /// of which at most an hour counts.
     NotTerminated = "not_terminated",
+    /// `stop_owner`: the pod has no owner that can be stopped; nothing was done.
+    NotStoppable = "not_stoppable",
+    /// `stop_owner`: the owner has pods that do not match the rule, or that are not on this node; nothing was done, and it is looked
+    /// at again after 10 minutes.
+    OtherPods = "other_pods",
+    /// `stop_owner`: the owner was stopped before, and the pod was created within the rule's `cooldown` after that; nothing was done.
+    Undone = "undone",
 }
 }
 
@@ -358,6 +371,7 @@ impl Outcome {
                 | Self::Forbidden
                 | Self::Invalid
                 | Self::ApiError
+                | Self::OtherPods
         )
     }
 
@@ -383,7 +397,13 @@ impl Outcome {
     pub const fn refusal(self) -> bool {
         matches!(
             self,
-            Self::IdentityChanged | Self::Refused | Self::SpansNodes | Self::NotVisible | Self::NotEvictable
+            Self::IdentityChanged
+                | Self::Refused
+                | Self::SpansNodes
+                | Self::NotVisible
+                | Self::NotEvictable
+                | Self::NotStoppable
+                | Self::Undone
         )
     }
 }
@@ -403,4 +423,14 @@ pub struct ActionReport {
     pub acted: bool,
     /// How long to wait before the action is tried again, if the API server of Kubernetes said so.
     pub retry_after: Option<Duration>,
+    /// UID of the owner that `stop_owner` had stopped.
+    pub stopped: Option<String>,
+}
+
+impl ActionReport {
+    /// Returns the report of an action without an effect.
+    pub fn new(id: u64, outcome: Outcome, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self { id, outcome, detail, released: None, acted: false, retry_after: None, stopped: None }
+    }
 }

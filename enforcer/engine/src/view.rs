@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_snapshot::identity::MILLIS_PER_TICK;
-use bailiff_snapshot::pod_resources::{PodAllocation, PodName};
+use bailiff_snapshot::pod_resources::{ObjectName, PodAllocation};
 use bailiff_snapshot::slurm::JobRecord;
 use bailiff_snapshot::{Allocation, Fault, Held, Leases, MpsServer, PidNamespace, wire};
 use serde::{Deserialize, Serialize};
@@ -171,13 +171,13 @@ impl View {
     }
 
     /// Returns the name of a target that is a pod, if it is known.
-    pub fn pod(&self, target: &Target) -> Option<PodName> {
+    pub fn pod(&self, target: &Target) -> Option<ObjectName> {
         let uid = target.pod_uid()?;
         let places = self.processes(target).filter_map(|process| Some(&process.facts.as_ref()?.place));
         let of_places = places.filter_map(|place| Some((place.namespace.as_deref()?, place.pod.as_deref()?)));
         let of_kubelet = self.pod_allocations(target).map(|it| &it.container);
         let of_kubelet = of_kubelet.map(|name| (name.namespace.as_str(), name.pod.as_str()));
-        of_places.chain(of_kubelet).find_map(|(namespace, name)| PodName::new(namespace, name, uid))
+        of_places.chain(of_kubelet).find_map(|(namespace, name)| ObjectName::new(namespace, name, uid))
     }
 
     /// Returns the time since the prolog of a Slurm job.

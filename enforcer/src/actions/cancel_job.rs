@@ -8,7 +8,7 @@ use bailiff_engine::job::{self, Cancellable, Job};
 use bailiff_engine::policy::{JobComment, JobNodes};
 use bailiff_engine::process::ProcessInfo;
 use bailiff_engine::verdict::Outcome;
-use bailiff_proc::{LATE, Pidfd, Proc};
+use bailiff_proc::{LATE, Proc};
 use bailiff_snapshot::slurm::JobId;
 
 use super::ActionResult;
@@ -224,17 +224,8 @@ impl Cancellation<'_> {
             if late {
                 return self.late(ended, &describe(&state, unsure));
             }
-            let wait = deadline.or(Deadline::after(INTERVAL));
-            // Exited processes would end the wait at once.
-            let living: Vec<&Pidfd> = self.group.living();
-            while !wait.passed() && self.group.living().len() == living.len() && !self.is_cancelled() {
-                self.context.inbox.wait(&living, wait);
-            }
+            self.context.wait_for_exit(&self.group.living(), deadline.or(Deadline::after(INTERVAL)));
         }
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.context.inbox.given_up(self.context.request.id).is_some()
     }
 
     /// Returns whether all processes of the job have exited, including those that it has started meanwhile.
@@ -254,7 +245,7 @@ impl Cancellation<'_> {
         if held == Some(0) && !subject.members.iter().any(|member| member.holds) {
             return ActionResult::new(Outcome::Released, state);
         }
-        let result = released(self.context, &self.group, self.before.as_ref());
+        let result = released(self.context, (&self.group.keys(), self.group.age_ms()), self.before.as_ref());
         let held = if result.outcome == Outcome::GoneNotReleased { ": memory_held: " } else { "" };
         let detail = format!("{state}{held}{}", result.detail);
         ActionResult { detail, ..result }

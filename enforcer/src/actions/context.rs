@@ -10,6 +10,7 @@ use bailiff_engine::guard::{OnHold, Refusal};
 use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
 use bailiff_lifecycle::permissions::FilePermissions;
+use bailiff_proc::Pidfd;
 use bailiff_snapshot::ProcessKey;
 use rustix::io::Errno;
 
@@ -85,6 +86,20 @@ pub(super) struct ActionContext<'a> {
 }
 
 impl<'a> ActionContext<'a> {
+    /// Returns the context of the same action for another target.
+    pub(super) fn about(&self, request: &'a ActionRequest) -> Self {
+        Self { request, prepared: Cell::new(None), confirmed: Cell::new(self.confirmed.get()), ..*self }
+    }
+
+    /// Waits until one of these processes exits, the action is cancelled, or the deadline passes.
+    pub(super) fn wait_for_exit(&self, living: &[&Pidfd], deadline: Deadline) {
+        // Exited processes would end the wait at once.
+        let all_live = || living.iter().all(|handle| !handle.ended());
+        while !deadline.passed() && all_live() && self.inbox.given_up(self.request.id).is_none() {
+            self.inbox.wait(living, deadline);
+        }
+    }
+
     /// Opens pidfds of the subject's processes and verifies them.
     pub(super) fn gather(&self) -> Result<Group<'a>, Refusal> {
         match self.request.subject.kind {

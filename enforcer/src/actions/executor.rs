@@ -15,7 +15,7 @@ use super::inbox::{FRESH, Inbox, Task};
 use super::permit::Question;
 use super::request::ActionRequest;
 use super::terminate::Termination;
-use super::{cancel_job, evict_pod, exec, mps, release, signal};
+use super::{cancel_job, evict_pod, exec, mps, release, signal, stop_owner};
 use crate::audit::Audit;
 use crate::clock::Deadline;
 use crate::process_table::Processes;
@@ -135,12 +135,11 @@ impl Worker {
         }
         self.audit.append(&request.record(ending.outcome.name(), &ending.detail, Some(&ending.after)));
         ActionReport {
-            id: request.id,
-            outcome: ending.outcome,
-            detail: ending.detail,
             released: ending.released,
             acted: ending.acted,
             retry_after: ending.retry_after,
+            stopped: ending.stopped,
+            ..ActionReport::new(request.id, ending.outcome, ending.detail)
         }
     }
 
@@ -194,7 +193,8 @@ impl Worker {
                 Ok(context.carry_out(|permit| Termination::new(&context, group, *grace, permit).run()))
             }
             Action::CancelJob { nodes, .. } => cancel_job::cancel(&context, *nodes),
-            Action::EvictPod { recreated, .. } => evict_pod::evict(&context, *recreated),
+            Action::EvictPod { recreated, .. } => Ok(evict_pod::evict(&context, *recreated)),
+            Action::StopOwner { .. } => Ok(stop_owner::stop(&context)),
             Action::Signal(signal) => signal::send(&context, *signal),
             Action::ShutdownMps => mps::shut_down(&context),
             Action::Exec(program) => exec::run(&context, program),

@@ -21,11 +21,13 @@ mod message;
 mod mps;
 pub mod notices;
 mod permit;
+mod pods;
 mod release;
 mod request;
 mod signal;
 mod slurm;
 mod smtp;
+mod stop_owner;
 mod stopped;
 mod terminate;
 #[cfg(test)]
@@ -48,7 +50,8 @@ pub use inbox::Inbox;
 pub(crate) use mail::is_address as is_mail_address;
 pub(crate) use message::check as check_template;
 pub use permit::{Permission, Question, Stage};
-pub use request::ActionRequest;
+pub(crate) use pods::requests as pod_requests;
+pub use request::{ActionRequest, PeerPod};
 pub use stopped::continue_stopped;
 
 /// Result of an action.
@@ -65,17 +68,25 @@ pub(crate) struct ActionResult {
     pub(crate) acted: bool,
     /// How long to wait before the action is tried again, if the API server of Kubernetes said so.
     pub(crate) retry_after: Option<Duration>,
+    /// UID of the owner that `stop_owner` had stopped.
+    pub(crate) stopped: Option<String>,
 }
 
 impl ActionResult {
     pub(crate) fn new(outcome: Outcome, detail: impl Into<String>) -> Self {
-        let after = After::default();
-        Self { outcome, detail: detail.into(), released: None, after, acted: false, retry_after: None }
+        let (detail, after) = (detail.into(), After::default());
+        Self { outcome, detail, released: None, after, acted: false, retry_after: None, stopped: None }
     }
 }
 
 impl From<Refusal> for ActionResult {
     fn from(refusal: Refusal) -> Self {
         Self::new(refusal.outcome, refusal.why)
+    }
+}
+
+impl From<Refusal> for Box<ActionResult> {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.into())
     }
 }

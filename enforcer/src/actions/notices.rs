@@ -10,12 +10,12 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::evict_pod;
 use super::exec::run_program;
 use super::formats;
 use super::mail::Outbox;
 use super::message::{self, Variables, cut};
 pub use super::message::{Delivered, Delivery, Notice, NoticeSettings, Part};
+use super::pods;
 use super::{tty, webhook};
 use crate::audit;
 use bailiff_engine::policy::Channel;
@@ -255,13 +255,17 @@ impl MailSender {
 /// Writes an Event about the target, if it is a pod.
 fn event(socket: &Path, notice: &Notice) -> Result<(), String> {
     let pod = notice.about.0.pod.clone().ok_or("the target is not a pod, or its name is not known")?;
+    let stops = notice.step == "stop_owner";
     let reason = match notice.outcome {
         None => EventReason::GpuIdle,
+        Some(Outcome::BlockedByPdb) => EventReason::EvictionBlocked,
+        Some(Outcome::Released | Outcome::Undetermined) if stops => EventReason::StoppedByRule,
         Some(Outcome::Released | Outcome::Undetermined) => EventReason::EvictedByRule,
+        Some(_) if stops => EventReason::StopFailed,
         Some(_) => EventReason::EvictionFailed,
     };
     let note = format!("{}: {}", notice.node, cut(&notice.text));
-    let answer = evict_pod::query(socket, &PodRequest::Event { pod, reason, note })?;
+    let answer = pods::query(socket, &PodRequest::Event { pod, reason, note })?;
     match answer.status {
         Some(201) => Ok(()),
         Some(status) => Err(format!("the API server answered {status}: {}", answer.message)),

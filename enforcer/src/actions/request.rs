@@ -1,12 +1,24 @@
 //! Request of an action: a confirmed verdict with the parts of the policy that apply to it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::audit::{After, Record};
-use bailiff_engine::guard::{Limits, OnHold, Root};
+use bailiff_engine::guard::{Limits, OnHold, Protect, Root};
 use bailiff_engine::policy::{Action, Kubernetes, Leases, Mode, Policy, Slurm};
 use bailiff_engine::verdict::{Evidence, Subject, Verdict, What};
+
+/// Another pod to which the step of an action applies.
+#[derive(Debug, Clone)]
+pub struct PeerPod {
+    /// The pod.
+    pub subject: Arc<Subject>,
+    /// True samples in its streak.
+    pub streak: u32,
+    /// The policy's exemptions for its processes.
+    pub protect: Protect,
+}
 
 /// Request of an action.
 #[derive(Debug, Clone)]
@@ -33,6 +45,12 @@ pub struct ActionRequest {
     pub slurm: Arc<Slurm>,
     /// How the API server of Kubernetes is asked.
     pub kubernetes: Option<Arc<Kubernetes>>,
+    /// Other pods of the namespace to which the same step applies, for `stop_owner`.
+    pub peers: Vec<PeerPod>,
+    /// When owners were stopped, by UID, since the Unix epoch.
+    pub stops: BTreeMap<String, Duration>,
+    /// The rule's `cooldown`.
+    pub cooldown: Duration,
     /// Latest start, as time since boot; later, the confirmation of the verdict is outdated.
     pub until: Option<Duration>,
 }
@@ -61,7 +79,21 @@ impl ActionRequest {
             leases: policy.leases.clone(),
             slurm: Arc::clone(&policy.slurm),
             kubernetes: policy.kubernetes.clone(),
+            peers: Vec::new(),
+            stops: BTreeMap::new(),
+            cooldown: rule.map(|rule| rule.cooldown).unwrap_or_default(),
             until: None,
+        })
+    }
+
+    /// Returns the requests of the same action about the other pods.
+    pub(super) fn of_peers(&self) -> impl Iterator<Item = Self> {
+        self.peers.iter().map(|peer| Self {
+            subject: Arc::clone(&peer.subject),
+            evidence: Evidence { streak: peer.streak, ..self.evidence.clone() },
+            limits: Limits { protect: Some(peer.protect.clone()), ..self.limits.clone() },
+            peers: Vec::new(),
+            ..self.clone()
         })
     }
 

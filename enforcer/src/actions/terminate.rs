@@ -316,21 +316,19 @@ impl<'a> Termination<'a> {
         if !left.is_empty() {
             return ActionResult::new(Outcome::Unkillable, left.join(", "));
         }
-        released(self.context, &self.group, self.before.as_ref())
+        released(self.context, (&self.group.keys(), self.group.age_ms()), self.before.as_ref())
     }
 }
 
 /// Verifies that the GPU memory of processes that have exited was released. `before` is the memory before the action.
 pub(super) fn released(
     context: &ActionContext<'_>,
-    group: &Group<'_>,
+    (keys, gone_ms): (&BTreeSet<ProcessKey>, u64),
     before: Option<&Memory>,
 ) -> ActionResult {
     let gone_at = clock::since_boot();
-    let gone_ms = group.age_ms();
-    let keys = group.keys();
-    let held = before.map(|before| before.held_by(&keys));
-    let back = until_back(context, before, (&keys, gone_at));
+    let held = before.map(|before| before.held_by(keys));
+    let back = until_back(context, before, (keys, gone_at));
     let mut ending = match back {
         Back::Yes { bytes, left } => {
             let mut ending = ActionResult::new(Outcome::Released, "");

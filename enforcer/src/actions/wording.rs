@@ -30,18 +30,18 @@ pub(crate) fn of_match(
 
 /// Returns the notification of the result of an action; `None` if nothing was done.
 pub(crate) fn of_result(
-    verdict: &Verdict,
+    (verdict, step): (&Verdict, &str),
     report: &ActionReport,
     (node, wall): (&str, Duration),
 ) -> Option<Notice> {
-    let words = ended(report, verdict.subject.kind)?;
+    let words = ended(report, (verdict.subject.kind, step))?;
     let text = format!("{} {words} (rule {}).", named_in_full(&verdict.subject), verdict.rule);
     let part = Part {
         short: words.clone(),
         next: sentence(&words),
         ..part(verdict, (None, None), (Duration::ZERO, wall))
     };
-    let notice = notice(verdict, ("terminate", text, part), (node, wall));
+    let notice = notice(verdict, (step, text, part), (node, wall));
     Some(Notice { outcome: Some(report.outcome), ..notice })
 }
 
@@ -151,6 +151,7 @@ fn coming(rule: &Rule, verdict: &Verdict, interval: Duration) -> Option<(String,
         Action::CancelJob { .. } if rule.target == Kind::SlurmJob => "it will be cancelled".to_owned(),
         Action::CancelJob { .. } => "its Slurm job will be cancelled".to_owned(),
         Action::EvictPod { .. } => "it will be evicted".to_owned(),
+        Action::StopOwner { .. } => "its owner will be stopped".to_owned(),
         Action::Signal(signal) => format!("it will be sent {}", signal.name),
         Action::ReleaseLease => "it will be released".to_owned(),
         Action::ShutdownMps => "it will be shut down".to_owned(),
@@ -239,8 +240,15 @@ fn sentence(phrase: &str) -> String {
 }
 
 /// Returns a phrase about the result of an action, for the owner; `None` if nothing was done.
-fn ended(report: &ActionReport, kind: Kind) -> Option<String> {
+fn ended(report: &ActionReport, (kind, step): (Kind, &str)) -> Option<String> {
     Some(match report.outcome {
+        Outcome::Released | Outcome::Undetermined if step == "stop_owner" => {
+            "was deleted, because its owner was stopped".to_owned()
+        }
+        Outcome::NotTerminated if step == "stop_owner" => {
+            "still has processes, although its owner was stopped".to_owned()
+        }
+        Outcome::BlockedByPdb => "is not evicted yet: a disruption budget does not permit it".to_owned(),
         Outcome::Released if kind == Kind::SlurmJob => "was cancelled".to_owned(),
         Outcome::Released if kind == Kind::Pod => "was evicted".to_owned(),
         Outcome::Released => match report.released.map(memory) {

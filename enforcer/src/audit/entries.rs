@@ -15,8 +15,18 @@ pub const PAUSE: Duration = Duration::from_millis(250);
 /// Maximum number of entries, the newest ones.
 const MOST: usize = 50;
 /// Steps that concern the owner of a target.
-const STEPS: [&str; 9] =
-    ["notify", "signal", "terminate", "cancel_job", "evict_pod", "release_lease", "exec", "reprieve", "hold"];
+const STEPS: [&str; 10] = [
+    "notify",
+    "signal",
+    "terminate",
+    "cancel_job",
+    "evict_pod",
+    "stop_owner",
+    "release_lease",
+    "exec",
+    "reprieve",
+    "hold",
+];
 
 /// An entry of the audit log, as its target's owner may see it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

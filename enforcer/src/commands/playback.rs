@@ -58,12 +58,5 @@ fn done(id: u64, mode: Mode, action: &Action) -> ActionReport {
         (Mode::Enforce, Action::Terminate { .. }) => Outcome::Released,
         (Mode::Enforce, _) => Outcome::Done,
     };
-    ActionReport {
-        id,
-        outcome,
-        detail: String::new(),
-        released: None,
-        acted: mode == Mode::Enforce,
-        retry_after: None,
-    }
+    ActionReport { acted: mode == Mode::Enforce, ..ActionReport::new(id, outcome, "") }
 }

@@ -8,18 +8,18 @@ use serde_json::json;
 
 use super::Daemon;
 use super::requests::Answer;
-use crate::actions::{ActionRequest, Permission, Question, Stage};
+use crate::actions::{ActionRequest, PeerPod, Permission, Question, Stage};
 use crate::audit::Record;
 use crate::clock::now;
 use crate::process_table::Processes;
 use crate::status;
 use crate::status::tally::is_kill;
-use bailiff_engine::engine::{Exemptions, HoldRequest, Holds};
+use bailiff_engine::engine::{Exemptions, HoldRequest, Holds, Peer};
 use bailiff_engine::guard::Protect;
 use bailiff_engine::policy::{Action, Mode, Policy};
 use bailiff_engine::process::Program;
-use bailiff_engine::verdict::{ActionReport, Hold, Outcome, Verdict, What};
-use bailiff_engine::view::View;
+use bailiff_engine::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
+use bailiff_engine::view::{TargetId, View};
 
 impl Daemon {
     /// Records a verdict and carries it out.
@@ -83,20 +83,21 @@ impl Daemon {
         });
         self.request = Some(verdict.clone());
         self.tried_to_save = false;
-        let refused = |detail: &str| ActionReport {
-            id,
-            outcome: Outcome::Refused,
-            detail: detail.to_owned(),
-            released: None,
-            acted: false,
-            retry_after: None,
-        };
+        let refused = |detail: &str| ActionReport::new(id, Outcome::Refused, detail);
         let policy = Arc::clone(self.engine.policy());
         let Some(mut request) = ActionRequest::of(verdict, &policy) else { return };
         // The action must start within one interval, because its confirmation is outdated afterwards.
         let interval = self.view.as_ref().map(|view| view.interval()).unwrap_or_default();
         let Some(view) = self.view.clone() else { return self.completed(&refused("there is no snapshot")) };
-        request.limits.protect = Some(self.exemptions(verdict, (policy, view)));
+        let protect = |subject: &Subject| {
+            self.exemptions((&verdict.rule, &subject.id), (Arc::clone(&policy), Arc::clone(&view)))
+        };
+        request.limits.protect = Some(protect(&verdict.subject));
+        let peers = self.engine.peers_in_flight(id).iter().cloned();
+        request.peers = peers
+            .map(|Peer { subject, streak }| PeerPod { protect: protect(&subject), subject, streak })
+            .collect();
+        request.stops = self.engine.stopped_owners();
         request.limits.exporter = self.exporter;
         request.until = Some(now().boot + interval);
         if self.executor.act(request).is_err() {
@@ -134,8 +135,12 @@ impl Daemon {
     }
 
     /// Returns the policy's exemptions, evaluated once a pidfd is open, because the program is read then.
-    fn exemptions(&self, verdict: &Verdict, (policy, view): (Arc<Policy>, Arc<View>)) -> Protect {
-        let of = (Arc::clone(&verdict.rule), verdict.subject.id.clone());
+    fn exemptions(
+        &self,
+        (rule, target): (&Arc<str>, &TargetId),
+        (policy, view): (Arc<Policy>, Arc<View>),
+    ) -> Protect {
+        let of = (Arc::clone(rule), target.clone());
         let exemptions = Exemptions::new(policy, of, view, now().wall);
         let procfs = self.settings.executor.procfs.clone();
         let line = exemptions.command_line();
@@ -173,7 +178,7 @@ impl Daemon {
         tracing::info!(rule = %doing.rule, target = doing.target, step = doing.step, result, detail, "action");
         self.count(&verdict, &doing.step, report);
         if is_kill(&doing.step, verdict.mode) {
-            self.notify_end(&verdict, report);
+            self.notify_end(&verdict, &doing.step, report);
         }
         self.status.remember(status::PastAction {
             id: report.id,

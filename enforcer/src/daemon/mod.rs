@@ -9,7 +9,7 @@ mod rights;
 mod state;
 mod status;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,14 +40,14 @@ use crate::clock::{Deadline, now};
 use crate::policy_file;
 use crate::privileged;
 use crate::settings::Settings;
-use crate::status::tally::{LeaseAct, Skipped};
+use crate::status::tally::{ApiRequest, LeaseAct, Skipped};
 use crate::status::{Open, PolicyStatus, Status};
 use crate::stream::{self, Arrival};
 use crate::web::{Reload, Routes};
 use bailiff_engine::engine::{Engine, Skip};
 use bailiff_engine::policy::{Mode, Policy};
 use bailiff_engine::verdict::{Hold, Verdict};
-use bailiff_engine::view::View;
+use bailiff_engine::view::{TargetId, View};
 
 /// Interval of periodic checks: whether the audit log can be written, the age of the snapshot.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -90,6 +90,8 @@ pub struct Daemon {
     /// When the subordinate uids are read again.
     subordinate_uids_until: Deadline,
     flagged: status::Flagged,
+    /// When an Event said last that the eviction of a pod is blocked, since boot.
+    blocked: BTreeMap<TargetId, Duration>,
     status: Status,
     shown: watch::Sender<Arc<Status>>,
     state_writer: state::StateWriter,
@@ -217,6 +219,7 @@ impl Daemon {
             subordinate: watch::Sender::default(),
             subordinate_uids_until: Deadline::after(Duration::ZERO),
             flagged: status::Flagged::new(),
+            blocked: BTreeMap::new(),
             status: status::begin(&settings, policy_status),
             shown,
             state_writer: state::StateWriter::start(&settings.state),
@@ -401,6 +404,10 @@ impl Daemon {
         let before = self.status.breakers.clone();
         status::refresh(&mut self.status, &self.engine, &self.flagged);
         self.record_breakers(&before, &self.status.breakers);
+        for ((verb, status), count) in actions::pod_requests() {
+            let code = if status == 0 { "none".to_owned() } else { status.to_string() };
+            self.status.counters.pod_requests.set(ApiRequest { verb: verb.to_owned(), code }, count);
+        }
         self.shown.send_replace(Arc::new(self.status.clone()));
     }
 

@@ -1,6 +1,7 @@
 //! Notifications of the daemon: they are passed to the channels, and their results recorded.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Daemon, doing};
 use crate::actions::notices::{Delivered, Delivery, Notice};
@@ -8,8 +9,11 @@ use crate::actions::wording;
 use crate::audit::{Audit, Record};
 use crate::clock::now;
 use crate::status::tally;
-use bailiff_engine::policy::{Action, Rule};
-use bailiff_engine::verdict::{ActionReport, Verdict};
+use bailiff_engine::policy::{Action, Channel, Rule};
+use bailiff_engine::verdict::{ActionReport, Outcome, Verdict};
+
+/// Minimum time between two Events that an eviction of a pod is blocked.
+const BLOCKED_AGAIN: Duration = Duration::from_hours(1);
 
 impl Daemon {
     /// Notifies channels of a match.
@@ -21,7 +25,7 @@ impl Daemon {
     }
 
     /// Sends the result of an action to all channels that the rule notifies.
-    pub(super) fn notify_end(&mut self, verdict: &Verdict, report: &ActionReport) {
+    pub(super) fn notify_end(&mut self, verdict: &Verdict, step: &str, report: &ActionReport) {
         let notify_step = self.rule(verdict).into_iter().flat_map(|rule| &rule.then).filter_map(|step| {
             match &step.action {
                 Action::Notify(channels) => Some(channels),
@@ -29,9 +33,22 @@ impl Daemon {
             }
         });
         let mut channels: Vec<String> = notify_step.flatten().cloned().collect();
+        if report.outcome == Outcome::BlockedByPdb {
+            // Repeated attempts are for those who look at the pod, once an hour.
+            let is_event =
+                |name: &String| matches!(self.engine.policy().channels.get(name), Some(Channel::Event(_)));
+            channels.retain(is_event);
+            let now = now().boot;
+            self.blocked.retain(|_, at| now.saturating_sub(*at) < BLOCKED_AGAIN);
+            if channels.is_empty() || self.blocked.contains_key(&verdict.subject.id) {
+                return;
+            }
+            self.blocked.insert(verdict.subject.id.clone(), now);
+        }
         channels.sort_unstable();
         channels.dedup();
-        let Some(notice) = wording::of_result(verdict, report, (&self.status.node, now().wall)) else {
+        let Some(notice) = wording::of_result((verdict, step), report, (&self.status.node, now().wall))
+        else {
             return;
         };
         self.send(notice, &channels);

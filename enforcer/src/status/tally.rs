@@ -37,6 +37,8 @@ pub struct Counters {
     pub audit_failures: u64,
     /// Actions of the lease agent.
     pub leases: Counted<LeaseAct>,
+    /// Requests to the API server of Kubernetes.
+    pub pod_requests: Counted<ApiRequest>,
 }
 
 impl Counters {
@@ -61,7 +63,7 @@ impl Counters {
         Some(self.users.entry(user.to_owned()).or_default())
     }
 
-    /// A `terminate`, `cancel_job` or `evict_pod` of an enforcing rule also counts as a kill.
+    /// A `terminate`, `cancel_job`, `evict_pod` or `stop_owner` of an enforcing rule also counts as a kill.
     fn add(&mut self, rule: &str, (step, mode): (&str, Mode), (result, count): (Outcome, u64)) {
         if is_kill(step, mode) {
             self.kills.add(Kill { rule: rule.to_owned(), result }, count);
@@ -72,14 +74,15 @@ impl Counters {
 
 /// Returns whether a step counts as a kill.
 pub fn is_kill(step: &str, mode: Mode) -> bool {
-    matches!(step, "terminate" | "cancel_job" | "evict_pod") && mode == Mode::Enforce
+    matches!(step, "terminate" | "cancel_job" | "evict_pod" | "stop_owner") && mode == Mode::Enforce
 }
 
 /// Returns whether a step can have this result.
 fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
     let reports_only = matches!(step, "flag" | "notify");
-    let (cancels, evicts) = (step == "cancel_job", step == "evict_pod");
-    let ends = cancels || evicts || step == "terminate";
+    let (cancels, evicts, stops) = (step == "cancel_job", step == "evict_pod", step == "stop_owner");
+    let asks_kubernetes = evicts || stops;
+    let ends = cancels || asks_kubernetes || step == "terminate";
     let frees = ends || step == "release_lease";
     let acts = mode == Mode::Enforce;
     match result {
@@ -89,14 +92,18 @@ fn may_come(result: Outcome, (step, mode): (&str, Mode)) -> bool {
         Outcome::GoneNotReleased => acts && ends,
         Outcome::Unkillable => acts && step == "terminate",
         Outcome::SpansNodes | Outcome::NotVisible => cancels,
-        Outcome::NoAnswer => cancels || evicts,
+        Outcome::NoAnswer => cancels || asks_kubernetes,
         Outcome::NotPermitted | Outcome::Completing => acts && cancels,
-        Outcome::Unknown => acts && (cancels || evicts),
-        Outcome::NotEvictable | Outcome::Kept | Outcome::Forbidden | Outcome::Invalid | Outcome::ApiError => {
-            evicts
-        }
-        Outcome::Terminating => evicts,
-        Outcome::BlockedByPdb | Outcome::NotTerminated => acts && evicts,
+        Outcome::Unknown => acts && (cancels || asks_kubernetes),
+        Outcome::NotEvictable
+        | Outcome::Kept
+        | Outcome::Forbidden
+        | Outcome::Invalid
+        | Outcome::ApiError
+        | Outcome::Terminating => asks_kubernetes,
+        Outcome::NotTerminated => acts && asks_kubernetes,
+        Outcome::BlockedByPdb => acts && evicts,
+        Outcome::NotStoppable | Outcome::OtherPods | Outcome::Undone => stops,
         Outcome::IdentityChanged
         | Outcome::Refused
         | Outcome::Gone
@@ -147,6 +154,15 @@ pub struct Notice {
     pub channel: String,
     /// Result.
     pub result: String,
+}
+
+/// A request to the API server of Kubernetes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ApiRequest {
+    /// What was requested.
+    pub verb: String,
+    /// HTTP status; `none` without an answer that could be understood.
+    pub code: String,
 }
 
 /// An action of the lease agent with its result.
@@ -200,6 +216,11 @@ impl<K: Ord> Counted<K> {
     /// Adds one.
     pub fn count(&mut self, what: K) {
         self.add(what, 1);
+    }
+
+    /// Sets a counter that is counted elsewhere.
+    pub fn set(&mut self, what: K, count: u64) {
+        self.0.insert(what, count);
     }
 
     /// Adds to a counter; adding 0 creates it.
@@ -281,20 +302,20 @@ mod tests {
         let (results, counters) = begun("terminate", Mode::Enforce);
         assert_eq!(
             results.len(),
-            Outcome::ALL.len() - 16,
+            Outcome::ALL.len() - 19,
             "neither done nor watched, nor of a job or a pod: {results:?}"
         );
         assert_eq!(counters.kills.iter().map(|(kill, _)| kill.result).collect::<Vec<_>>(), results);
         let (results, _) = begun("cancel_job", Mode::Enforce);
         assert_eq!(
             results.len(),
-            Outcome::ALL.len() - 11,
+            Outcome::ALL.len() - 14,
             "neither done, nor watched, nor unkillable, nor of a pod: {results:?}"
         );
         let (results, _) = begun("evict_pod", Mode::Enforce);
         assert_eq!(
             results.len(),
-            Outcome::ALL.len() - 7,
+            Outcome::ALL.len() - 10,
             "neither done, nor watched, nor unkillable, nor of a job: {results:?}"
         );
         let (results, mut counters) = begun("terminate", Mode::DryRun);

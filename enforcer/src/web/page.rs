@@ -152,6 +152,10 @@ fn notices(counters: &Counters, page: &mut Writer<'_>) {
         let labels = Labels::default().with("channel", &notice.channel).with("result", &notice.result);
         page.put(&metrics::NOTIFICATIONS, &labels, count);
     }
+    for (request, count) in counters.pod_requests.iter() {
+        let labels = Labels::default().with("verb", &request.verb).with("code", &request.code);
+        page.put(&metrics::KUBERNETES_REQUESTS, &labels, count);
+    }
     page.put(&metrics::AUDIT_FAILURES, &Labels::default(), counters.audit_failures);
 }
 

@@ -1,15 +1,17 @@
 //! Waits before an action that asks a service is tried again: Slurm for `cancel_job`, the API server of Kubernetes for
-//! `evict_pod`.
+//! `evict_pod` and `stop_owner`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::policy::Action;
 use crate::verdict::{ActionReport, Hold, Outcome, Subject};
 use crate::view::TargetId;
 
 /// To what a wait applies.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Scope {
     /// All jobs, because they have one slurmctld.
     Slurm,
@@ -20,7 +22,7 @@ pub(crate) enum Scope {
 }
 
 /// A wait. Times are since boot.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Wait {
     length: Duration,
     until: Duration,
@@ -30,8 +32,21 @@ struct Wait {
 }
 
 /// All waits.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<(Scope, Wait)>", into = "Vec<(Scope, Wait)>")]
 pub(crate) struct BackOffs(BTreeMap<Scope, Wait>);
+
+impl From<Vec<(Scope, Wait)>> for BackOffs {
+    fn from(waits: Vec<(Scope, Wait)>) -> Self {
+        Self(waits.into_iter().collect())
+    }
+}
+
+impl From<BackOffs> for Vec<(Scope, Wait)> {
+    fn from(waits: BackOffs) -> Self {
+        waits.0.into_iter().collect()
+    }
+}
 
 /// Returns to what an outcome applies, the first and the longest wait, and the hold that is shown.
 fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(Scope, [Duration; 2], Hold)> {
@@ -41,18 +56,18 @@ fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(S
         (Action::CancelJob { .. }, Outcome::NoAnswer | Outcome::Unknown) => {
             (Scope::Slurm, [secs(10), mins(5)], Hold::NoAnswer)
         }
-        (Action::EvictPod { .. }, Outcome::NoAnswer | Outcome::Unknown) => {
+        (action, _) if !action.asks_kubernetes() => return None,
+        (_, Outcome::NoAnswer | Outcome::Unknown) => {
             (Scope::Kubernetes, [secs(10), mins(5)], Hold::KubernetesApi)
         }
         // Whoever writes the pod can cause these.
-        (Action::EvictPod { .. }, Outcome::Forbidden | Outcome::Invalid | Outcome::ApiError) => {
+        (_, Outcome::Forbidden | Outcome::Invalid | Outcome::ApiError) => {
             (pod(), [mins(10), mins(10)], Hold::KubernetesApi)
         }
-        (Action::EvictPod { .. }, Outcome::Terminating) => (pod(), [mins(1), mins(10)], Hold::Terminating),
-        (Action::EvictPod { .. }, Outcome::Kept) => (pod(), [mins(10), mins(10)], Hold::Annotation),
-        (Action::EvictPod { .. }, Outcome::BlockedByPdb) => {
-            (pod(), [mins(1), mins(10)], Hold::DisruptionBudget)
-        }
+        (_, Outcome::Terminating) => (pod(), [mins(1), mins(10)], Hold::Terminating),
+        (_, Outcome::Kept) => (pod(), [mins(10), mins(10)], Hold::Annotation),
+        (_, Outcome::BlockedByPdb) => (pod(), [mins(1), mins(10)], Hold::DisruptionBudget),
+        (_, Outcome::OtherPods) => (pod(), [mins(10), mins(10)], Hold::OtherPods),
         _ => return None,
     })
 }
@@ -61,7 +76,7 @@ fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(S
 fn scopes(action: &Action, id: &TargetId) -> Vec<Scope> {
     match action {
         Action::CancelJob { .. } => vec![Scope::Slurm],
-        Action::EvictPod { .. } => vec![Scope::Kubernetes, Scope::Pod(id.clone())],
+        action if action.asks_kubernetes() => vec![Scope::Kubernetes, Scope::Pod(id.clone())],
         _ => Vec::new(),
     }
 }
@@ -113,7 +128,7 @@ mod tests {
     use super::*;
     use crate::Kind;
     use crate::policy::{JobNodes, Recreated};
-    use bailiff_snapshot::pod_resources::PodName;
+    use bailiff_snapshot::pod_resources::ObjectName;
 
     const CANCEL: Action = Action::CancelJob { nodes: JobNodes::One, requires_notice: false };
     const EVICT: Action = Action::EvictPod { recreated: Recreated::Skip, requires_notice: false };
@@ -126,14 +141,14 @@ mod tests {
             user: None,
             gpus: Vec::new(),
             job: None,
-            pod: PodName::new(namespace, "web", uid),
+            pod: ObjectName::new(namespace, "web", uid),
             members: Vec::new(),
         }
     }
 
     fn report(outcome: Outcome, retry_after: Option<u64>) -> ActionReport {
         let retry_after = retry_after.map(Duration::from_secs);
-        ActionReport { id: 1, outcome, detail: String::new(), released: None, acted: false, retry_after }
+        ActionReport { retry_after, ..ActionReport::new(1, outcome, "") }
     }
 
     /// Returns in which second after the outcome the hold ends for a pod.

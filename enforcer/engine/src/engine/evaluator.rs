@@ -333,6 +333,11 @@ impl RuleEvaluator {
         track.outcome
     }
 
+    /// Returns whether a target matched in the last snapshot, by its number.
+    pub(crate) fn matches(&self, number: usize) -> bool {
+        self.tracks.get(number).is_some_and(|track| track.outcome == Some(Truth::True))
+    }
+
     /// Returns the progress of every match.
     pub(crate) fn matches_mut(&mut self) -> impl Iterator<Item = &mut Progress> {
         let picked = self.picking.iter_mut().flat_map(Picking::matches_mut);

@@ -11,17 +11,21 @@ use super::back_off::BackOffs;
 use super::breakers::Breakers;
 use super::ledger::{Ledger, Stamp};
 use super::matches::{Candidate, Match};
+use super::peers::Peer;
 use super::progress::Progress;
+use super::stuck::Stuck;
 use super::{Engine, Now, Tick, subject};
 use crate::Kind;
 use crate::policy::{Action, Mode, Step};
 use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
 use crate::view::{TargetId, View};
-use bailiff_snapshot::pod_resources::PodName;
+use bailiff_snapshot::pod_resources::ObjectName;
 use bailiff_snapshot::{SubordinateUids, Truth};
 
 /// A decision that is not on disk after this time is dropped and made again.
 const DISK: Duration = Duration::from_mins(1);
+/// Cooldown entries older than this are removed.
+pub(crate) const OLDEST_TURN: Duration = Duration::from_hours(24 * 7);
 
 /// A step that was decided and must be confirmed by the next snapshot.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ struct Chosen {
     at: Duration,
     /// What the action will count as in budgets and cooldowns; written to disk before the action.
     charge: Option<Charge>,
+    /// Further targets to which the step would apply.
+    peers: Vec<TargetId>,
 }
 
 /// The data with which an action is entered in budgets and cooldowns.
@@ -54,15 +60,17 @@ pub(crate) struct InFlight {
     name: Arc<str>,
     pub(crate) subject: Arc<Subject>,
     pub(crate) mode: Mode,
+    /// Other pods of the namespace to which the same step applies, for `stop_owner`.
+    pub(crate) peers: Vec<Peer>,
     /// The cooldown entry of the action and the one that it replaced; `None` if the action does not count.
-    turn: Option<(Turn, Option<Stamp>)>,
+    pub(crate) turn: Option<(Turn, Option<Stamp>)>,
 }
 
 /// Actions that were taken, the one in flight, and targets that must not be tried again.
 #[derive(Debug, Default)]
 pub(crate) struct ActionTracker {
     chosen: Option<Chosen>,
-    in_flight: Option<InFlight>,
+    pub(crate) in_flight: Option<InFlight>,
     pub(crate) ledger: Ledger,
     /// Time of the last action, by rule condition and target.
     pub(crate) turns: BTreeMap<Turn, Stamp>,
@@ -75,15 +83,6 @@ pub(crate) struct ActionTracker {
     pub(crate) subordinate: SubordinateUids,
     /// Waits before Slurm or Kubernetes is asked again.
     pub(crate) back_offs: BackOffs,
-}
-
-/// What remained after an action: a process that no signal ends, or memory that was not released.
-#[derive(Debug, Clone)]
-pub(crate) struct Stuck {
-    pub(crate) rule: Arc<str>,
-    pub(crate) subject: Arc<Subject>,
-    /// Bytes that were not released; `None` if the process still exists.
-    missing: Option<u64>,
 }
 
 /// Hash of a condition, and a target.
@@ -99,6 +98,7 @@ impl Chosen {
             step: candidate.progress.step,
             at: Duration::MAX,
             charge: None,
+            peers: Vec::new(),
         }
     }
 
@@ -182,6 +182,7 @@ impl ActionTracker {
         }
         if report.acted {
             self.breakers.see_action();
+            self.see_stopped(&in_flight, report);
         }
         if !report.acted || report.outcome == Outcome::Gone {
             self.take_back(&in_flight, report.outcome);
@@ -200,49 +201,9 @@ impl ActionTracker {
         if report.outcome.failure() {
             self.failed.insert(in_flight.subject.id.clone());
         }
-        if matches!(
-            report.outcome,
-            Outcome::GoneNotReleased | Outcome::Unkillable | Outcome::Completing | Outcome::NotTerminated
-        ) {
-            let each = in_flight.subject.members.iter().filter_map(|member| member.vram);
-            let held = each.fold(0, u64::saturating_add);
-            let missing = held.saturating_sub(report.released.unwrap_or_default());
-            self.stuck.push(Stuck {
-                rule: Arc::clone(&in_flight.name),
-                subject: Arc::clone(&in_flight.subject),
-                missing: (report.outcome == Outcome::GoneNotReleased).then_some(missing),
-            });
-        }
+        self.stuck.extend(Stuck::after(report, &in_flight.name, &in_flight.subject));
         Some(in_flight)
     }
-
-    pub(crate) fn forget_stuck(&mut self) {
-        self.stuck.clear();
-        self.failed.clear();
-    }
-
-    /// Removes entries whose process has exited or whose memory was released.
-    fn forget_returned(&mut self, view: &View) {
-        self.stuck.retain(|stuck| match stuck.missing {
-            Some(missing) => unaccounted(&stuck.subject, view).is_none_or(|bytes| bytes > missing / 2),
-            None => view
-                .snapshot
-                .processes
-                .iter()
-                .any(|process| stuck.subject.members.iter().any(|member| member.key == process.key())),
-        });
-    }
-}
-
-/// Returns the unaccounted memory on the GPUs of a subject.
-fn unaccounted(subject: &Subject, view: &View) -> Option<u64> {
-    let of_it = view.snapshot.gpus.iter().filter(|gpu| {
-        let uuid = gpu.uuid.as_ref();
-        uuid.is_some_and(|uuid| subject.gpus.contains(uuid))
-    });
-    let mut bytes = of_it.map(|gpu| gpu.memory.as_ref().and_then(|memory| memory.unaccounted));
-    let sum = bytes.try_fold(0_i64, |sum, bytes| Some(sum.saturating_add(bytes?)));
-    sum.map(|bytes| u64::try_from(bytes).unwrap_or_default())
 }
 
 /// Returns whether `/proc` confirms all processes of a target. A pid that only the driver lists can be flagged,
@@ -255,6 +216,7 @@ impl Engine {
     /// Decides on a step, confirms the last decision, or records why not.
     pub(super) fn decide(&mut self, tick: &Tick<'_>, mut candidates: Vec<Candidate>) -> Vec<Verdict> {
         self.actions.ledger.forget(tick.now, tick.boot_id());
+        self.actions.turns.retain(|_, at| at.ago(tick.now, tick.boot_id()) < OLDEST_TURN);
         self.actions.forget_returned(tick.view);
         self.end_pause(tick);
         // A missed snapshot between decision and confirmation drops the decision, like an unknown sample.
@@ -281,29 +243,31 @@ impl Engine {
                 return self.withhold(&candidates[place], Hold::State, tick).into_iter().collect();
             }
             candidates[..=place].rotate_right(1);
-            return self.confirm(&candidates, tick);
+            return self.confirm(&candidates, &chosen.peers, tick);
         }
         let mut verdicts = Vec::new();
         let free = self.first_free(&candidates, tick, &mut verdicts);
         if let Some(candidate) = free.filter(|_| self.actions.in_flight.is_none()) {
-            self.choose(&candidate, tick);
+            self.choose(&candidate, &candidates, tick);
             let action = self.action(&candidate);
             verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
         }
         verdicts
     }
 
-    fn choose(&mut self, candidate: &Candidate, tick: &Tick<'_>) {
+    fn choose(&mut self, candidate: &Candidate, candidates: &[Candidate], tick: &Tick<'_>) {
         let charge = self.charge(candidate, tick);
+        let peers = self.peers(candidate, candidates, tick);
+        let peers = peers.iter().map(|peer| tick.view.targets[peer.subject].id.clone()).collect();
         if let Some(progress) = self.progress(candidate, tick.view) {
             (progress.decided, progress.shown_hold) = (true, None);
-            let chosen = Chosen { charge, at: tick.now.boot, ..Chosen::new(candidate, tick.view) };
+            let chosen = Chosen { charge, at: tick.now.boot, peers, ..Chosen::new(candidate, tick.view) };
             self.actions.chosen = Some(chosen);
         }
     }
 
     /// Returns the number of the target that matched.
-    fn owner(&self, candidate: &Candidate, view: &View) -> Option<usize> {
+    pub(super) fn owner(&self, candidate: &Candidate, view: &View) -> Option<usize> {
         let owner = &view.targets[candidate.owner];
         self.populations[owner.kind as usize].number(&owner.id)
     }
@@ -326,11 +290,15 @@ impl Engine {
     }
 
     /// Confirms the step of the last decision if it is still due.
-    fn confirm(&mut self, candidates: &[Candidate], tick: &Tick<'_>) -> Vec<Verdict> {
+    fn confirm(&mut self, candidates: &[Candidate], peers: &[TargetId], tick: &Tick<'_>) -> Vec<Verdict> {
         let mut verdicts = Vec::new();
         let first = self.first_free(&candidates[..1], tick, &mut verdicts);
         match first.filter(|_| self.actions.in_flight.is_none()) {
-            Some(candidate) => verdicts.extend(self.act(&candidate, tick)),
+            Some(candidate) => {
+                let mut due = self.peers(&candidate, candidates, tick);
+                due.retain(|peer| peers.contains(&tick.view.targets[peer.subject].id));
+                verdicts.extend(self.act(&candidate, &due, tick));
+            }
             None => drop(self.first_free(&candidates[1..], tick, &mut verdicts)),
         }
         verdicts
@@ -353,7 +321,7 @@ impl Engine {
         None
     }
 
-    fn action(&self, candidate: &Candidate) -> Option<Action> {
+    pub(super) fn action(&self, candidate: &Candidate) -> Option<Action> {
         let then = &self.evaluators.get(candidate.rule)?.rule.then;
         then.get(usize::from(candidate.progress.step)).map(|step| step.action.clone())
     }
@@ -366,7 +334,7 @@ impl Engine {
     }
 
     /// Starts an action: counts it and returns its verdict.
-    fn act(&mut self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Verdict> {
+    fn act(&mut self, candidate: &Candidate, peers: &[Candidate], tick: &Tick<'_>) -> Option<Verdict> {
         let action = self.action(candidate)?;
         let id = self.actions.next_id + 1;
         let verdict = self.say(candidate, What::Act(id, action.clone()), tick);
@@ -385,6 +353,7 @@ impl Engine {
             name,
             subject: Arc::clone(&verdict.subject),
             mode,
+            peers: self.as_peers(peers, tick),
             turn,
         });
         Some(verdict)
@@ -410,6 +379,14 @@ impl Engine {
         }
         let number = self.populations[in_flight.owner.0 as usize].number(&in_flight.owner.1);
         let evaluator = self.evaluators.get(in_flight.rule).ok_or("the rule is no longer in force")?;
+        let stands = |Peer { subject, .. }: &Peer| {
+            let number = self.populations[subject.kind as usize].number(&subject.id);
+            let is_held = self.owner_hold(&in_flight.name, &subject.id, now).is_some();
+            !is_held && number.is_some_and(|number| evaluator.matches(number))
+        };
+        if !in_flight.peers.iter().all(stands) {
+            return Err("another pod of its namespace no longer matches");
+        }
         match number.and_then(|number| evaluator.outcome(number, &in_flight.subject.id)) {
             Some(Truth::True) => Ok(()),
             Some(Truth::False) => Err("the target does not match in the newest snapshot"),
@@ -435,7 +412,7 @@ impl Engine {
     }
 
     /// Returns the hold that applies to a step.
-    fn against(&self, candidate: &Candidate, node: Option<Hold>, tick: &Tick<'_>) -> Option<Hold> {
+    pub(super) fn against(&self, candidate: &Candidate, node: Option<Hold>, tick: &Tick<'_>) -> Option<Hold> {
         let evaluator = &self.evaluators[candidate.rule];
         if candidate.progress.failed {
             return Some(Hold::Failed);
@@ -443,7 +420,7 @@ impl Engine {
         let step = evaluator.rule.then.get(usize::from(candidate.progress.step));
         let target = &tick.view.targets[candidate.subject];
         let pod = tick.view.pod(target);
-        let namespace = pod.as_ref().map(PodName::namespace);
+        let namespace = pod.as_ref().map(ObjectName::namespace);
         let waits = |step: &Step| self.actions.back_offs.hold(&step.action, &target.id, tick.now.boot);
         if let Some(hold) = step.and_then(waits) {
             return Some(hold);

@@ -44,6 +44,11 @@ impl Stamp {
         Self { boot_id: boot_id.map(str::to_owned), boot_ms: millis(now.boot), wall_ms: millis(now.wall) }
     }
 
+    /// Returns the time, since the Unix epoch.
+    pub(crate) const fn wall(&self) -> Duration {
+        Duration::from_millis(self.wall_ms)
+    }
+
     /// Returns the time since then; 0 if a clock says that it is in the future.
     pub(crate) fn ago(&self, now: Now, boot_id: Option<&str>) -> Duration {
         let same = self.boot_id.is_some() && self.boot_id.as_deref() == boot_id;

@@ -9,6 +9,7 @@ mod in_flight;
 mod ledger;
 mod matches;
 mod owner_holds;
+mod peers;
 mod picking;
 mod population;
 mod program;
@@ -17,6 +18,7 @@ mod protection;
 mod report;
 mod saved;
 mod shares;
+mod stuck;
 mod subject;
 pub mod texts;
 
@@ -36,6 +38,7 @@ pub use explain::{Explained, GateReport, LastAction, Question};
 use in_flight::ActionTracker;
 use ledger::Stamp;
 pub use owner_holds::{HeldTargets, HoldRequest, OwnerHoldStatus};
+pub use peers::Peer;
 use population::Population;
 use program::ConditionTable;
 pub use protection::Exemptions;
@@ -341,6 +344,7 @@ impl Engine {
         self.evaluators.iter_mut().for_each(RuleEvaluator::forget);
         self.actions.clear_choice();
         self.actions.failed.clear();
+        self.actions.back_offs = back_off::BackOffs::default();
         self.owner_holds.clear();
         self.before = None;
     }

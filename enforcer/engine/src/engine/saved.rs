@@ -1,6 +1,5 @@
-//! State that survives a restart or a reload: streaks by condition, budgets, cooldowns, breakers, the pause, holds of
-//! owners. An
-//! action in flight does not survive: its step is due again from its beginning.
+//! State that survives a restart or a reload: streaks by condition, budgets, cooldowns, waits, breakers, the pause, holds of
+//! owners. An action in flight does not survive: its step is due again from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,9 +8,10 @@ use std::time::Duration;
 use bailiff_snapshot::{Streak, Truth, millis};
 use serde::{Deserialize, Serialize};
 
+use super::back_off::BackOffs;
 use super::breakers::Breakers;
 use super::evaluator::{RuleEvaluator, Track};
-use super::in_flight::Turn;
+use super::in_flight::{OLDEST_TURN, Turn};
 use super::ledger::{Ledger, Stamp};
 use super::owner_holds::OwnerHold;
 use super::picking::{Picked, Picking};
@@ -24,8 +24,6 @@ use crate::view::TargetId;
 
 /// Version of the file format.
 const VERSION: u32 = 3;
-/// Cooldown entries older than this are removed.
-const OLDEST_TURN: Duration = Duration::from_hours(24 * 7);
 
 /// Saved state of an engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -44,6 +42,9 @@ pub struct Saved {
     paused: Option<Pause>,
     #[serde(default)]
     owner_holds: Vec<OwnerHold>,
+    /// Waits before a service is asked again; valid only on the same boot.
+    #[serde(default)]
+    back_offs: BackOffs,
     next_id: u64,
 }
 
@@ -157,6 +158,7 @@ impl Engine {
             failed: self.actions.failed.clone(),
             paused: self.paused.clone(),
             owner_holds: self.owner_holds.clone(),
+            back_offs: self.actions.back_offs.clone(),
             next_id,
         }
     }
@@ -173,6 +175,7 @@ impl Engine {
         self.actions.failed = saved.failed;
         self.paused = saved.paused;
         self.owner_holds = saved.owner_holds;
+        self.actions.back_offs = saved.back_offs;
         self.actions.next_id = saved.next_id;
         if let Some(boot_id) = saved.boot_id {
             let streaks = saved.streaks.unwrap_or_default();

@@ -163,6 +163,10 @@ fn request(action: &Action, mode: Mode) -> String {
             let owner = if *recreated == Recreated::Skip { ", if nothing creates it again" } else { "" };
             ("evict", format!("the pod{notice}{owner}"))
         }
+        Action::StopOwner { requires_notice } => {
+            let notice = if *requires_notice { " once a notification was delivered" } else { "" };
+            ("stop", format!("the owner of the pod{notice}, if all its pods match on this node"))
+        }
         Action::ReleaseLease => ("release", "the lease".to_owned()),
         Action::ShutdownMps => ("shut", "the MPS server down".to_owned()),
         Action::Exec(text) => ("run", format!("{text:?}")),

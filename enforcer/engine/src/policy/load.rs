@@ -284,12 +284,12 @@ fn write_events(
     }
 }
 
-/// Adds an error about `evict_pod` without `kubernetes`.
+/// Adds an error about `evict_pod` or `stop_owner` without `kubernetes`.
 fn nobody_to_evict(fields: &Fields<'_>, rules: &[Rule], faults: &mut Faults) {
-    let evicts = |rule: &&Rule| rule.then.iter().any(|step| matches!(step.action, Action::EvictPod { .. }));
+    let evicts = |rule: &&Rule| rule.then.iter().any(|step| step.action.asks_kubernetes());
     if let (Some(rule), Some(entry)) = (rules.iter().find(evicts), fields.entry("rules")) {
         let message = format!(
-            "the rule {} cannot evict a pod, because the file has no `kubernetes`",
+            "the rule {} cannot evict or stop a pod, because the file has no `kubernetes`",
             quoted(&rule.name)
         );
         let help = "add `kubernetes: {}`, and run `bailiff-kubernetes` (docs/kubernetes.md)";

@@ -148,18 +148,11 @@ impl Exception {
 }
 
 impl Rule {
-    /// Returns whether a step waits until a notification of the match was delivered: a `terminate`,
-    /// `cancel_job` or `evict_pod` with `requires_notice`, and a `signal` before it, which may end a process as well.
+    /// Returns whether a step waits until a notification of the match was delivered: a step with `requires_notice`, and a
+    /// `signal` before it, which may end a process as well.
     pub fn requires_notice(&self, step: usize) -> bool {
         let ends = |step: &Step| step.action.ends_processes();
-        let required = |step: &Step| {
-            matches!(
-                step.action,
-                Action::Terminate { requires_notice: true, .. }
-                    | Action::CancelJob { requires_notice: true, .. }
-                    | Action::EvictPod { requires_notice: true, .. }
-            )
-        };
+        let required = |step: &Step| step.action.requires_notice();
         let from = self.then.get(step..).unwrap_or_default();
         from.first().is_some_and(ends) && from.iter().any(required)
     }
@@ -261,6 +254,11 @@ pub enum Action {
         /// Waits until a channel has delivered a notification of the match.
         requires_notice: bool,
     },
+    /// Has Kubernetes stop the owner of the pod; no process is signalled.
+    StopOwner {
+        /// Waits until a channel has delivered a notification of the match.
+        requires_notice: bool,
+    },
     /// Releases a lease, if its fencing token is unchanged.
     ReleaseLease,
     /// Shuts down an MPS server through its control daemon, if it has no clients.
@@ -277,9 +275,17 @@ impl Action {
 
     /// Returns whether it may end the processes of its target.
     pub const fn ends_processes(&self) -> bool {
+        matches!(self, Self::Signal(_) | Self::Terminate { .. }) || self.is_by_request()
+    }
+
+    /// Returns whether it waits until a notification of the match was delivered.
+    const fn requires_notice(&self) -> bool {
         matches!(
             self,
-            Self::Signal(_) | Self::Terminate { .. } | Self::CancelJob { .. } | Self::EvictPod { .. }
+            Self::Terminate { requires_notice: true, .. }
+                | Self::CancelJob { requires_notice: true, .. }
+                | Self::EvictPod { requires_notice: true, .. }
+                | Self::StopOwner { requires_notice: true }
         )
     }
 
@@ -292,6 +298,7 @@ impl Action {
             Self::Terminate { .. } => "terminate",
             Self::CancelJob { .. } => "cancel_job",
             Self::EvictPod { .. } => "evict_pod",
+            Self::StopOwner { .. } => "stop_owner",
             Self::ReleaseLease => "release_lease",
             Self::ShutdownMps => "shutdown_mps",
             Self::Exec(_) => "exec",
@@ -322,7 +329,12 @@ pub enum Recreated {
 impl Action {
     /// Returns whether another program ends the processes, so that no permission to signal them is needed.
     pub const fn is_by_request(&self) -> bool {
-        matches!(self, Self::CancelJob { .. } | Self::EvictPod { .. })
+        matches!(self, Self::CancelJob { .. }) || self.asks_kubernetes()
+    }
+
+    /// Returns whether the API server of Kubernetes is asked.
+    pub const fn asks_kubernetes(&self) -> bool {
+        matches!(self, Self::EvictPod { .. } | Self::StopOwner { .. })
     }
 }
 

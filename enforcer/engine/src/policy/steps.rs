@@ -102,7 +102,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         | ("release_lease", Kind::Lease)
         | ("shutdown_mps", Kind::MpsServer)
         | ("cancel_job", Kind::Workload | Kind::SlurmJob)
-        | ("evict_pod", Kind::Pod)
+        | ("evict_pod" | "stop_owner", Kind::Pod)
         | ("flag" | "notify", _)
         | ("exec", Kind::Process | Kind::Workload | Kind::Gpu | Kind::Lease | Kind::MpsServer) => {
             return Some(());
@@ -111,7 +111,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
             "use `cancel_job`, or a rule with `target: workload`: a job may have no process"
         }
         ("signal" | "terminate" | "exec", Kind::Pod) => {
-            "use `evict_pod`, or a rule with `target: workload`: after a signal, the kubelet can start the container again"
+            "use `evict_pod` or `stop_owner`, or a rule with `target: workload`: after a signal, the kubelet can start the container again"
         }
         ("signal" | "terminate", Kind::Gpu) if around.picks => return Some(()),
         ("signal" | "terminate", Kind::Gpu) => "add `pick` to the rule, to select one of the GPU's holders",
@@ -120,7 +120,7 @@ fn fits(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<()> {
         }
         ("signal" | "terminate", Kind::Lease) => "use `release_lease`, or a rule with `target: workload`",
         ("cancel_job", _) => "use it in rules with `target: workload` or `target: slurm_job`",
-        ("evict_pod", _) => "use it in rules with `target: pod`",
+        ("evict_pod" | "stop_owner", _) => "use it in rules with `target: pod`",
         ("release_lease", _) => "use it in rules with `target: lease`",
         _ => "use it in rules with `target: mps_server`",
     };
@@ -160,6 +160,11 @@ fn action(entry: &Entry, around: &Around<'_>, faults: &mut Faults) -> Option<Act
             )?;
             let requires_notice = fields.or(("requires_notice", false), flag, faults)?;
             Some(Action::EvictPod { recreated, requires_notice })
+        }
+        "stop_owner" => {
+            let fields = Fields::open(value, keys::table("stop_owner"), faults)?;
+            let requires_notice = fields.or(("requires_notice", false), flag, faults)?;
+            Some(Action::StopOwner { requires_notice })
         }
         "release_lease" => nothing(value, faults).map(|()| Action::ReleaseLease),
         "shutdown_mps" => nothing(value, faults).map(|()| Action::ShutdownMps),

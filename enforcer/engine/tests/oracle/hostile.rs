@@ -37,15 +37,10 @@ pub(crate) fn walk(seed: u64) -> u64 {
             if let What::Act(id, _) = verdict.what {
                 assert!(verdict.subject.members.iter().all(|member| member.key.is_some()), "{verdict:?}");
                 acts += 1;
-                let outcome = bailiff_engine::verdict::Outcome::Done;
-                engine.report(&bailiff_engine::verdict::ActionReport {
-                    acted: true,
-                    id,
-                    outcome,
-                    detail: String::new(),
-                    released: Some(number(dice)),
-                    retry_after: None,
-                });
+                let outcome = Outcome::Done;
+                let released = Some(number(dice));
+                let report = ActionReport { acted: true, released, ..ActionReport::new(id, outcome, "") };
+                engine.report(&report);
             }
         }
         before = Some(view);

@@ -314,14 +314,7 @@ struct Walk {
 
 /// Returns the report of an action that was not requested.
 fn stray(outcome: Outcome) -> ActionReport {
-    ActionReport {
-        id: u64::MAX,
-        outcome,
-        detail: String::new(),
-        released: None,
-        acted: true,
-        retry_after: None,
-    }
+    ActionReport { acted: true, ..ActionReport::new(u64::MAX, outcome, "") }
 }
 
 impl Walk {
@@ -427,14 +420,7 @@ impl Walk {
             Outcome::Cancelled => ends,
             _ => true,
         };
-        self.engine.report(&ActionReport {
-            id,
-            outcome,
-            detail: String::new(),
-            released: None,
-            acted,
-            retry_after: None,
-        });
+        self.engine.report(&ActionReport { acted, ..ActionReport::new(id, outcome, "") });
         self.oracle.reported(id, outcome);
         if outcome == Outcome::Released && ends {
             for slot in &mut self.world.slots {

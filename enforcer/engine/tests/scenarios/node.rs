@@ -208,14 +208,7 @@ impl Node {
         let nothing =
             [Outcome::Gone, Outcome::IdentityChanged, Outcome::Refused, Outcome::Reprieved, Outcome::DryRun];
         let acted = !nothing.contains(&outcome);
-        self.engine.report(&ActionReport {
-            id,
-            outcome,
-            detail: String::new(),
-            released: None,
-            acted,
-            retry_after: None,
-        });
+        self.engine.report(&ActionReport { acted, ..ActionReport::new(id, outcome, "") });
     }
 
     pub(crate) fn pause(&mut self) -> Option<u64> {

@@ -24,7 +24,7 @@ const START: Duration = Duration::from_hours(490_896);
 const INTERVAL: Duration = Duration::from_secs(5);
 const GIB: u64 = 1 << 30;
 /// Steps that a test can expect.
-const STEPS: [&str; 13] = [
+const STEPS: [&str; 14] = [
     "flag",
     "clear",
     "notify",
@@ -34,6 +34,7 @@ const STEPS: [&str; 13] = [
     "release_lease",
     "cancel_job",
     "evict_pod",
+    "stop_owner",
     "shutdown_mps",
     "exec",
     "withheld",

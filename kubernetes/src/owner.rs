@@ -1,0 +1,181 @@
+//! Owners of pods: what creates a pod again, and how it is stopped.
+
+use std::time::SystemTime;
+
+use bailiff_snapshot::Word;
+use bailiff_snapshot::pod_api::{Owner, OwnerKind, PodAnswer, Scale};
+use bailiff_snapshot::pod_resources::ObjectName;
+use serde_json::{Value, json};
+
+use crate::json::{LONGEST_VALUE, Metadata, Object, Reference};
+
+/// Kinds of owners, and where the API server has them.
+const KINDS: [Known; 5] = [
+    Known {
+        kind: OwnerKind::ReplicaSet,
+        api: "apps/v1",
+        plural: "replicasets",
+        part_of: Some(OwnerKind::Deployment),
+    },
+    Known { kind: OwnerKind::Deployment, api: "apps/v1", plural: "deployments", part_of: None },
+    Known {
+        kind: OwnerKind::StatefulSet,
+        api: "apps/v1",
+        plural: "statefulsets",
+        part_of: Some(OwnerKind::Notebook),
+    },
+    Known { kind: OwnerKind::Job, api: "batch/v1", plural: "jobs", part_of: None },
+    Known { kind: OwnerKind::Notebook, api: "kubeflow.org/v1", plural: "notebooks", part_of: None },
+];
+/// Annotation with which Kubeflow's controller stops a notebook (`STOP_ANNOTATION` of its notebook-controller). Its value is a
+/// time.
+const NOTEBOOK_STOPPED: &str = "kubeflow-resource-stopped";
+
+struct Known {
+    kind: OwnerKind,
+    api: &'static str,
+    plural: &'static str,
+    /// Kind of the owner of such an object that is stopped in its place.
+    part_of: Option<OwnerKind>,
+}
+
+impl Known {
+    fn of(reference: &Reference) -> Option<&'static Self> {
+        let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
+        KINDS.iter().find(|known| {
+            known.kind.name() == reference.kind && group(known.api) == group(&reference.api_version)
+        })
+    }
+
+    /// Returns whether its controller takes an object that names it as its owner for its own. Anyone can write the name.
+    fn owns(&self, owner: &Object, object: &Object) -> bool {
+        match self.kind {
+            OwnerKind::Notebook => owner.metadata.name == object.metadata.name,
+            _ => owner.spec.selector.selects(&object.metadata.labels),
+        }
+    }
+
+    fn path(&self, object: &ObjectName) -> String {
+        format!("apis/{}/namespaces/{}/{}/{}", self.api, object.namespace(), self.plural, object.name())
+    }
+}
+
+/// Returns the last owner in the chain of those that control a pod; `None` if none does. `read` reads an object of the API server.
+///
+/// # Errors
+/// With the answer if an object cannot be read, or is another one by now.
+pub(crate) fn find(
+    (pod, found): (&ObjectName, Object),
+    read: impl Fn(&str) -> Result<Object, Box<PodAnswer>>,
+) -> Result<Option<Owner>, Box<PodAnswer>> {
+    same(pod, &found)?;
+    let labels = &found.metadata.labels;
+    let Some(reference) = controller(&found.metadata) else { return Ok(None) };
+    let Some((known, name)) = place(reference, pod)? else { return unknown(reference, pod).map(Some) };
+    let direct = read_owner(&read, known, &name)?;
+    let is_its_own = direct.spec.selector.selects(labels);
+    let Some(reference) = controller(&direct.metadata) else {
+        let scale = (known.kind != OwnerKind::ReplicaSet).then(|| scale(known.kind, &[&direct], is_its_own));
+        return Ok(Some(Owner { kind: known.kind.into(), object: name, scale }));
+    };
+    let above = place(reference, pod)?.filter(|(above, _)| known.part_of == Some(above.kind));
+    let Some((above, name)) = above else { return unknown(reference, pod).map(Some) };
+    let object = read_owner(&read, above, &name)?;
+    if let Some(reference) = controller(&object.metadata) {
+        return unknown(reference, pod).map(Some);
+    }
+    let is_its_own = is_its_own && above.owns(&object, &direct);
+    let scale = scale(above.kind, &[&object, &direct], is_its_own);
+    Ok(Some(Owner { kind: above.kind.into(), object: name, scale: Some(scale) }))
+}
+
+fn controller(metadata: &Metadata) -> Option<&Reference> {
+    metadata.owner_references.iter().find(|reference| reference.controller)
+}
+
+/// Returns where the API server has an owner; `None` for an unknown kind.
+fn place(
+    reference: &Reference,
+    pod: &ObjectName,
+) -> Result<Option<(&'static Known, ObjectName)>, Box<PodAnswer>> {
+    let Some(known) = Known::of(reference) else { return Ok(None) };
+    Ok(Some((known, name(reference, pod)?)))
+}
+
+fn name(reference: &Reference, pod: &ObjectName) -> Result<ObjectName, Box<PodAnswer>> {
+    let name = ObjectName::new(pod.namespace(), &reference.name, &reference.uid);
+    name.ok_or_else(|| answer(422, "the name of its owner is not valid"))
+}
+
+/// Returns an owner that cannot be stopped.
+fn unknown(reference: &Reference, pod: &ObjectName) -> Result<Owner, Box<PodAnswer>> {
+    let group = reference.api_version.split_once('/').map(|(group, _)| group);
+    let kind = match (Known::of(reference), group) {
+        (None, Some(group)) => format!("{}.{group}", reference.kind),
+        _ => reference.kind.clone(),
+    };
+    let kind = Word::from(&kind[..kind.floor_char_boundary(LONGEST_VALUE)]);
+    Ok(Owner { kind, object: name(reference, pod)?, scale: None })
+}
+
+fn read_owner(
+    read: impl Fn(&str) -> Result<Object, Box<PodAnswer>>,
+    known: &Known,
+    name: &ObjectName,
+) -> Result<Object, Box<PodAnswer>> {
+    let object = read(&known.path(name)).map_err(|answer| match answer.status {
+        Some(404) => self::answer(409, "its owner no longer exists"),
+        _ => answer,
+    })?;
+    same(name, &object)?;
+    Ok(object)
+}
+
+/// Checks that an object is the one that was named.
+fn same(name: &ObjectName, object: &Object) -> Result<(), Box<PodAnswer>> {
+    let found = &object.metadata;
+    let is_same = (found.namespace.as_str(), found.name.as_str(), found.uid.as_str())
+        == (name.namespace(), name.name(), name.uid());
+    if is_same { Ok(()) } else { Err(answer(409, &format!("{name} is another object by now"))) }
+}
+
+fn answer(status: u16, message: &str) -> Box<PodAnswer> {
+    Box::new(PodAnswer { status: Some(status), message: message.to_owned(), ..PodAnswer::default() })
+}
+
+/// Returns how many pods an owner has. `chain` is the owner, and what it owns.
+fn scale(kind: OwnerKind, chain: &[&Object], is_its_own: bool) -> Scale {
+    let Object { metadata, spec, .. } = chain[0];
+    let is_stopped = match kind {
+        OwnerKind::Job => spec.suspend,
+        OwnerKind::Notebook => metadata.annotations.contains_key(NOTEBOOK_STOPPED),
+        _ => spec.replicas == Some(0),
+    };
+    let counts = |object: &&Object| {
+        object.status.replicas.max(object.status.active).max(object.spec.replicas.unwrap_or_default())
+    };
+    let pods = chain.iter().map(counts).max().unwrap_or_default();
+    Scale { version: metadata.resource_version.clone(), pods, is_stopped, is_its_own }
+}
+
+/// Returns the path and the body of the request that stops an owner; `None` if it cannot be stopped. The UID and the version that was
+/// read are preconditions: the API server answers 409 if the owner has changed since.
+pub(crate) fn stop(owner: &Owner, now: SystemTime) -> Option<(String, Value)> {
+    let (known, scale) =
+        (KINDS.iter().find(|known| owner.kind.known() == Some(known.kind))?, owner.scale.as_ref()?);
+    let path = known.path(&owner.object);
+    let metadata = json!({"uid": owner.object.uid(), "resourceVersion": scale.version});
+    Some(match known.kind {
+        OwnerKind::Deployment | OwnerKind::StatefulSet => {
+            (format!("{path}/scale"), json!({"metadata": metadata, "spec": {"replicas": 0}}))
+        }
+        OwnerKind::Job => (path, json!({"metadata": metadata, "spec": {"suspend": true}})),
+        OwnerKind::Notebook => {
+            let mut metadata = metadata;
+            let now = humantime::format_rfc3339_seconds(now).to_string();
+            metadata["annotations"] = json!({NOTEBOOK_STOPPED: now});
+            (path, json!({"metadata": metadata}))
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,348 @@
+//! The step `stop_owner` with `bailiff-kubernetes`, an API server with owners of pods, and processes in the cgroups of pods.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a case runs programs and fails loudly")]
+
+use std::time::{Duration, SystemTime};
+
+use end_to_end::api_server::{ApiRequest, Reply, failure};
+use end_to_end::tenant::Tenant;
+use end_to_end::wait::until;
+use serde_json::{Value, json};
+
+use crate::evict_pod::{Stage, uid};
+
+const APPS: &str = "/apis/apps/v1/namespaces/team";
+const JOB: &str = "/apis/batch/v1/namespaces/team/jobs/train";
+const NOTEBOOK: &str = "/apis/kubeflow.org/v1/namespaces/team/notebooks/lab";
+
+/// Returns the UID of an owner.
+fn owner_uid(number: u8) -> String {
+    format!("0b1c2d3e-0000-4000-9000-{number:012}")
+}
+
+fn reference((api, kind, name): (&str, &str, &str), number: u8) -> Value {
+    json!([{"apiVersion": api, "kind": kind, "name": name, "uid": owner_uid(number), "controller": true}])
+}
+
+/// Returns an owner whose pods have the label `app=web`.
+fn owner(name: &str, number: u8, (spec, status): (Value, Value)) -> Value {
+    let mut owner = json!({
+        "metadata": {
+            "name": name, "namespace": "team", "uid": owner_uid(number), "resourceVersion": "7",
+            "labels": {"app": "web"},
+        },
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": status,
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        owner["spec"][key] = value.clone();
+    }
+    owner
+}
+
+fn replicas(count: u8) -> (Value, Value) {
+    (json!({"replicas": count}), json!({"replicas": count}))
+}
+
+const REPLICA_SET: (&str, &str, &str) = ("apps/v1", "ReplicaSet", "web-5d9c");
+const STATEFUL_SET: (&str, &str, &str) = ("apps/v1", "StatefulSet", "lab");
+
+/// A node with idle pods of an owner.
+struct Owned {
+    stage: Stage,
+    tenants: Vec<Tenant>,
+}
+
+impl Owned {
+    /// Adds one pod, number 1, of this owner.
+    fn new(owner: (&str, &str, &str)) -> Self {
+        let stage = Stage::new();
+        stage.rules_with("enforce", "{stop_owner: {}}", "");
+        let mut this = Self { stage, tenants: Vec::new() };
+        this.add_pod(1, owner);
+        this
+    }
+
+    fn add_pod(&mut self, number: u8, owner: (&str, &str, &str)) {
+        let (name, uid) = (format!("web-{number}"), uid(number));
+        self.stage.api.add_pod(("team", &name, &uid), |pod| {
+            pod["metadata"]["ownerReferences"] = reference(owner, 1);
+            pod["metadata"]["labels"] = json!({"app": "web"});
+            pod["metadata"]["creationTimestamp"] = json!(ago(Duration::from_hours(3)));
+        });
+        self.tenants.push(self.stage.holder(("team", &name, &uid), 'a'));
+    }
+
+    /// Adds a Deployment with so many pods.
+    fn with_deployment(self, pods: u8) -> Self {
+        let mut set = owner("web-5d9c", 1, replicas(pods));
+        set["metadata"]["ownerReferences"] = reference(("apps/v1", "Deployment", "web"), 2);
+        self.stage.api.add(&format!("{APPS}/replicasets/web-5d9c"), set);
+        self.stage.api.add(&format!("{APPS}/deployments/web"), owner("web", 2, replicas(pods)));
+        self
+    }
+
+    fn with(self, path: &str, object: Value) -> Self {
+        self.stage.api.add(path, object);
+        self
+    }
+
+    fn start(mut self) -> Self {
+        self.stage.start();
+        self
+    }
+
+    /// Waits until the owner is stopped, and ends its processes as controller and kubelet do. Returns the request.
+    fn until_stopped(&mut self) -> ApiRequest {
+        let requests = until("the owner is stopped", || {
+            Some(self.stage.api.patches()).filter(|patches| !patches.is_empty())
+        });
+        self.tenants.iter_mut().for_each(Tenant::end);
+        requests.into_iter().next().unwrap()
+    }
+
+    fn until_result(&self, result: &str) -> Value {
+        self.stage.node.home.until_line("stop_owner", result)
+    }
+
+    /// Waits for a result without an effect.
+    fn until_kept(&self, result: &str) -> String {
+        let line = self.until_result(result);
+        assert!(self.stage.api.patches().is_empty(), "{line}");
+        assert!(self.tenants.iter().all(Tenant::is_running), "{line}");
+        line["detail"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Returns a past time in the API server's form.
+fn ago(age: Duration) -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now() - age).to_string()
+}
+
+#[test]
+fn deployment_is_scaled_to_zero_and_no_process_is_signalled() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(1).start();
+    let request = owned.until_stopped();
+    assert_eq!(request.what, format!("PATCH {APPS}/deployments/web/scale"));
+    let expected = json!({
+        "metadata": {"uid": owner_uid(2), "resourceVersion": "7"}, "spec": {"replicas": 0},
+    });
+    assert_eq!(request.body, expected);
+    let line = owned.until_result("released");
+    assert_eq!(line["detail"], "Deployment team/web", "{line}");
+    assert!(line["sent"].as_array().is_none_or(Vec::is_empty), "{line}");
+    assert!(owned.stage.api.evictions().is_empty());
+    let enforcer = owned.stage.enforcer.as_ref().unwrap();
+    for (metric, labels) in [
+        ("bailiff_kills_total", [("rule", "idle-pod"), ("result", "released")]),
+        ("bailiff_kubernetes_requests_total", [("verb", "stop"), ("code", "200")]),
+        ("bailiff_kubernetes_requests_total", [("verb", "get_owner"), ("code", "200")]),
+    ] {
+        enforcer.until(metric, |page| page.value(metric, &labels).filter(|count| *count > 0.0));
+    }
+}
+
+#[test]
+fn each_kind_of_owner_is_stopped_in_its_way() {
+    let scale = json!({"replicas": 0});
+    let suspend = json!({"suspend": true});
+    let job = owner("train", 1, (json!({"suspend": false}), json!({"active": 1})));
+    for (reference, path, object, target, spec) in [
+        (STATEFUL_SET, format!("{APPS}/statefulsets/lab"), owner("lab", 1, replicas(1)), "/scale", scale),
+        (("batch/v1", "Job", "train"), JOB.to_owned(), job, "", suspend),
+    ] {
+        let mut owned = Owned::new(reference).with(&path, object).start();
+        let request = owned.until_stopped();
+        assert_eq!(request.what, format!("PATCH {path}{target}"));
+        assert_eq!((&request.body["spec"], &request.body["metadata"]["uid"]), (&spec, &json!(owner_uid(1))));
+        owned.until_result("released");
+    }
+}
+
+/// Returns a node with the pod of a notebook; its StatefulSet has this name.
+fn notebook(set: &'static str) -> Owned {
+    let mut object = owner(set, 1, replicas(1));
+    object["metadata"]["ownerReferences"] = reference(("kubeflow.org/v1beta1", "Notebook", "lab"), 3);
+    let lab = json!({"metadata": {"name": "lab", "namespace": "team", "uid": owner_uid(3), "resourceVersion": "9"}});
+    Owned::new(("apps/v1", "StatefulSet", set))
+        .with(&format!("{APPS}/statefulsets/{set}"), object)
+        .with(NOTEBOOK, lab)
+        .start()
+}
+
+#[test]
+fn notebook_is_stopped_by_its_annotation() {
+    let mut owned = notebook("lab");
+    let request = owned.until_stopped();
+    assert_eq!(request.what, format!("PATCH {NOTEBOOK}"));
+    let stopped = request.body["metadata"]["annotations"]["kubeflow-resource-stopped"].as_str().unwrap();
+    assert!(humantime::parse_rfc3339(stopped).is_ok() && request.body.get("spec").is_none(), "{stopped}");
+    owned.until_result("released");
+}
+
+#[test]
+fn all_pods_of_an_owner_are_stopped_together() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(2);
+    owned.add_pod(2, REPLICA_SET);
+    let mut owned = owned.start();
+    owned.until_stopped();
+    owned.until_result("released");
+    assert_eq!(owned.stage.api.patches().len(), 1);
+}
+
+#[test]
+fn owner_with_a_pod_that_does_not_match_is_kept() {
+    // The second pod is busy, or is not on this node.
+    let mut busy = Owned::new(REPLICA_SET).with_deployment(2);
+    busy.add_pod(2, REPLICA_SET);
+    busy.stage.node.hold(&busy.tenants[1], 0, "used: 1GiB, sm: 90");
+    let away = Owned::new(REPLICA_SET).with_deployment(2);
+    for owned in [busy, away] {
+        let why = owned.start().until_kept("other_pods");
+        assert_eq!(why, "team/web has 2 pods, of which 1 match on this node");
+    }
+}
+
+#[test]
+fn protected_process_in_another_pod_keeps_the_owner() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(2);
+    owned.add_pod(2, REPLICA_SET);
+    // The enforcer reads processes without GPU memory again before the action.
+    let sidecar = owned.stage.process(("team", "web-2", &uid(2)), 'b');
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", sidecar.pid())).unwrap();
+    let protect = format!("protect: {{comms: [{}]}}", name.trim());
+    owned.stage.rules_with("enforce", "{stop_owner: {}}", &protect);
+    let owned = owned.start();
+    owned.stage.until_ticks(8);
+    assert!(owned.stage.api.patches().is_empty());
+}
+
+#[test]
+fn owners_that_cannot_be_stopped_are_kept() {
+    let ray = || Owned::new(("ray.io/v1", "RayCluster", "ray"));
+    let volcano = || Owned::new(("batch.volcano.sh/v1alpha1", "Job", "train"));
+    let bare = || {
+        let owned = Owned::new(REPLICA_SET);
+        owned.stage.api.add_pod(("team", "web-1", &uid(1)), |_| {});
+        owned
+    };
+    let set_alone = || {
+        Owned::new(REPLICA_SET)
+            .with(&format!("{APPS}/replicasets/web-5d9c"), owner("web-5d9c", 1, replicas(1)))
+    };
+    let of_cron_job = || {
+        let mut job = owner("train", 1, (json!({}), json!({"active": 1})));
+        job["metadata"]["ownerReferences"] = reference(("batch/v1", "CronJob", "nightly"), 4);
+        Owned::new(("batch/v1", "Job", "train")).with(JOB, job)
+    };
+    let of_operator = || {
+        let owned = Owned::new(REPLICA_SET).with_deployment(1);
+        let mut deployment = owner("web", 2, replicas(1));
+        deployment["metadata"]["ownerReferences"] = reference(("x.org/v1", "Service", "x"), 4);
+        owned.with(&format!("{APPS}/deployments/web"), deployment)
+    };
+    // Anyone can write a reference: the owner does not select the pod, or does not own what owns the pod.
+    let foreign_pod = || {
+        let owned = Owned::new(REPLICA_SET).with_deployment(1);
+        owned.stage.api.add_pod(("team", "web-1", &uid(1)), |pod| {
+            pod["metadata"]["ownerReferences"] = reference(REPLICA_SET, 1);
+            pod["metadata"]["labels"] = json!({"app": "other"});
+        });
+        owned
+    };
+    let foreign_set = || {
+        let owned = Owned::new(REPLICA_SET).with_deployment(1);
+        let mut set = owned.stage.api.object(&format!("{APPS}/replicasets/web-5d9c"));
+        set["metadata"]["labels"] = json!({"app": "other"});
+        owned.with(&format!("{APPS}/replicasets/web-5d9c"), set)
+    };
+    type Case = (&'static str, Box<dyn Fn() -> Owned>);
+    let cases: [Case; 8] = [
+        ("RayCluster.ray.io", Box::new(ray)),
+        ("Job.batch.volcano.sh", Box::new(volcano)),
+        ("it has no owner", Box::new(bare)),
+        ("ReplicaSet", Box::new(set_alone)),
+        ("CronJob.batch", Box::new(of_cron_job)),
+        ("Service.x.org", Box::new(of_operator)),
+        ("does not select it", Box::new(foreign_pod)),
+        ("does not select it", Box::new(foreign_set)),
+    ];
+    for (expected, case) in cases {
+        let why = case().start().until_kept("not_stoppable");
+        assert!(why.contains(expected), "{expected}: {why}");
+    }
+    let why = notebook("lab-2").until_kept("not_stoppable");
+    assert!(why.contains("does not select it"), "{why}");
+}
+
+#[test]
+fn replaced_or_changed_owner_is_kept() {
+    let mut other = owner("lab", 1, replicas(1));
+    other["metadata"]["uid"] = json!(owner_uid(9));
+    let owned = Owned::new(STATEFUL_SET).with(&format!("{APPS}/statefulsets/lab"), other).start();
+    let why = owned.until_kept("identity_changed");
+    assert!(why.contains("team/lab is another object by now"), "{why}");
+    let why = Owned::new(STATEFUL_SET).start().until_kept("identity_changed");
+    assert!(why.contains("no longer exists"), "{why}");
+}
+
+#[test]
+fn dry_run_tests_the_stop() {
+    let owned = Owned::new(REPLICA_SET).with_deployment(1);
+    owned.stage.rules_with("dry-run", "{stop_owner: {}}", "");
+    let owned = owned.start();
+    let why = owned.until_kept("dry_run");
+    assert_eq!(why, "dry run: would stop Deployment team/web: the API server would accept it");
+    let asked = owned.stage.api.requests();
+    assert!(
+        asked.iter().any(|request| request.what.ends_with("/deployments/web/scale?dryRun=All")),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn refusals_have_the_results_of_an_eviction() {
+    let conflict = failure(409, "Conflict", "the object has been modified", &Value::Null);
+    let forbidden = failure(403, "Forbidden", "not all pods are on this node", &Value::Null);
+    for (reply, result) in [
+        (Reply::With(409, "", conflict), "identity_changed"),
+        (Reply::With(403, "", forbidden), "forbidden"),
+        (Reply::Lost, "unknown"),
+    ] {
+        let owned = Owned::new(REPLICA_SET).with_deployment(1);
+        owned.stage.api.reply(&[reply]);
+        let owned = owned.start();
+        owned.until_result(result);
+        assert!(owned.tenants[0].is_running(), "{result}");
+    }
+}
+
+#[test]
+fn owner_that_is_started_again_is_not_stopped_again() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(1);
+    owned.stage.rules_with("enforce", "{notify: [pod]}, {stop_owner: {}}", "notify: {pod: {event: true}}");
+    let rules = std::fs::read_to_string(owned.stage.node.home.rules()).unwrap();
+    let rules = rules.replace("    for: {samples: 3}", "    for: {samples: 3}\n    cooldown: 1h");
+    owned.stage.node.home.write(&rules);
+    let mut owned = owned.start();
+    owned.until_stopped();
+    owned.until_result("released");
+    // An autoscaler starts another pod. What was stopped is known over a restart.
+    drop(owned.stage.enforcer.take());
+    owned.tenants.clear();
+    owned.stage.api.remove_pod(("team", "web-1"));
+    let mut owned = owned.with_deployment(1);
+    owned.add_pod(2, REPLICA_SET);
+    owned.stage.api.add_pod(("team", "web-2", &uid(2)), |pod| {
+        pod["metadata"]["ownerReferences"] = reference(REPLICA_SET, 1);
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        pod["metadata"]["creationTimestamp"] = json!(ago(Duration::ZERO));
+    });
+    owned.stage.enforcer = Some(owned.stage.node.home.enforcer(&[]));
+    let line = owned.until_result("undone");
+    assert!(line["detail"].as_str().unwrap().contains("has created the pod within 1h"), "{line}");
+    assert_eq!(owned.stage.api.patches().len(), 1);
+    let reasons = |events: Vec<Value>| events.into_iter().map(|it| it["reason"].clone()).collect::<Vec<_>>();
+    until("the Events", || {
+        Some(reasons(owned.stage.api.events())).filter(|reasons| reasons.contains(&json!("StoppedByRule")))
+    });
+}
