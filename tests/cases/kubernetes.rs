@@ -35,7 +35,7 @@ for manifest in yaml.safe_load_all(sys.stdin):
         kubernetes_validate.validate(manifest, sys.argv[1], strict=True)
 ";
 
-const TO_JSON: &str = "import sys, json, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
+const TO_JSON: &str = "import sys, json, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)";
 
 fn directory() -> PathBuf {
     programs::root().join("config/kubernetes")
@@ -63,8 +63,12 @@ fn validated(version: &str, text: &str) -> Output {
 
 /// Returns a parsed manifest.
 fn manifest(name: &str) -> Value {
-    serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &read(directory().join("base").join(name)))))
-        .unwrap()
+    parsed(&read(directory().join("base").join(name))).swap_remove(0)
+}
+
+/// Returns the documents of a YAML text.
+fn parsed(text: &str) -> Vec<Value> {
+    serde_json::from_str(&stdout_of(&python(TO_JSON, &[], text))).unwrap()
 }
 
 /// Returns the files in the kustomization.
@@ -142,10 +146,14 @@ fn manifest_flags_exist() {
     }
 }
 
+/// Returns the manifests of a file of a component.
+pub(crate) fn all_of_component(file: &str) -> Vec<Value> {
+    parsed(&read(directory().join("components").join(file)))
+}
+
 /// Returns a file of a component, parsed.
 fn of_component(file: &str) -> Value {
-    let text = read(directory().join("components").join(file));
-    serde_json::from_str(&stdout_of(&python(TO_JSON, &[], &text))).unwrap()
+    all_of_component(file).swap_remove(0)
 }
 
 /// Returns the `DaemonSet` with a component, whose patches add to the base.
@@ -153,8 +161,7 @@ fn with_component(name: &str) -> Value {
     let mut pod = manifest("daemon-set.yaml");
     let component = of_component(&format!("{name}/kustomization.yaml"));
     let patch = component["patches"][0]["patch"].as_str().unwrap();
-    let patches: Value = serde_json::from_str(&stdout_of(&python(TO_JSON, &[], patch))).unwrap();
-    for patch in patches.as_array().unwrap() {
+    for patch in parsed(patch)[0].as_array().unwrap() {
         assert_eq!(patch["op"], "add");
         let (parent, key) = patch["path"].as_str().unwrap().rsplit_once('/').unwrap();
         let parent = pod.pointer_mut(parent).unwrap();
@@ -206,27 +213,34 @@ fn component_gives_one_container_a_token() {
 }
 
 #[test]
-fn rights_of_the_component_are_get_evict_and_event() {
-    let role = of_component("eviction/cluster-role.yaml");
-    let rule = |group: &str, resource: &str, verb: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": [verb]});
-    let expected = [
-        rule("", "pods", "get"),
-        rule("", "pods/eviction", "create"),
-        rule("events.k8s.io", "events", "create"),
+fn components_have_few_rights_and_policies_for_the_account() {
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let evicts = [
+        rule("", &["pods"], &["get"]),
+        rule("", &["pods/eviction"], &["create"]),
+        rule("events.k8s.io", &["events"], &["create"]),
     ];
-    assert_eq!(role["rules"], json!(expected));
-    let files = ["cluster-role.yaml", "role-binding.yaml", "admission-policy.yaml"];
-    let texts: Vec<String> =
-        files.iter().map(|file| read(directory().join("components/eviction").join(file))).collect();
-    let output = validated("1.32", &texts.join("\n---\n"));
-    assert!(output.status.success(), "{output:?}");
+    let stops = [
+        rule("apps", &["deployments", "replicasets", "statefulsets"], &["get"]),
+        rule("apps", &["deployments/scale", "statefulsets/scale"], &["patch"]),
+        rule("batch", &["jobs"], &["get", "patch"]),
+        rule("kubeflow.org", &["notebooks"], &["get", "patch"]),
+    ];
     let account = manifest("service-account.yaml");
     let caller = format!(
         "system:serviceaccount:{}:{}",
         account["metadata"]["namespace"].as_str().unwrap(),
         account["metadata"]["name"].as_str().unwrap()
     );
-    assert!(texts[2].contains(&format!("'{caller}'")), "{caller}");
+    for (component, rules) in [("eviction", json!(evicts)), ("stop-owner", json!(stops))] {
+        assert_eq!(of_component(&format!("{component}/cluster-role.yaml"))["rules"], rules);
+        let files = ["cluster-role.yaml", "role-binding.yaml", "admission-policy.yaml"];
+        let text = |file: &&str| read(directory().join("components").join(component).join(file));
+        let texts: Vec<String> = files.iter().map(text).collect();
+        let output = validated("1.32", &texts.join("\n---\n"));
+        assert!(output.status.success(), "{output:?}");
+        assert!(texts[2].contains(&format!("'{caller}'")), "{caller}");
+    }
 }
 
 /// Only the component gives the exporter access to the kubelet.

@@ -1,9 +1,11 @@
-//! A real API server of Kubernetes (`tests/kube-apiserver`) with its own etcd, and a proxy in front of it. There is no kubelet and
-//! no controller, so the test writes what they would write.
+//! A real API server of Kubernetes with its own etcd, and a proxy in front of it: that of `tests/kube-apiserver`, or the program that
+//! `KUBE_APISERVER` names. There is no kubelet and no controller, so the test writes what they would write.
 
+use std::env;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -13,12 +15,16 @@ use crate::api_server::{ApiRequest, ApiServer, TOKEN};
 use crate::programs;
 use crate::wait::until;
 
-/// Token of a user who may do everything, and of one who has only the rights of the role.
+/// Token of a user who may do everything.
 const ADMIN: &str = "admin-token";
+/// The account of `bailiff-kubernetes`.
+const CLIENT: &str = "system:serviceaccount:bailiff:bailiff";
 
 /// The server, ended with its test.
 pub struct KubeApiServer {
     address: String,
+    /// Minor version.
+    minor: u32,
     _directory: TempDir,
     children: Vec<Child>,
 }
@@ -35,12 +41,16 @@ impl KubeApiServer {
     /// # Panics
     /// If it is not built (`tests/kube-apiserver`), or does not start.
     pub fn start() -> Self {
-        let program = programs::root().join("target/kube-apiserver/kube-apiserver");
-        assert!(program.exists(), "no {}: run `make test-kubernetes`", program.display());
+        let built = programs::root().join("target/kube-apiserver/kube-apiserver");
+        let program = env::var_os("KUBE_APISERVER").map_or(built, PathBuf::from);
+        let version = Command::new(&program).arg("--version").output();
+        let version = version.unwrap_or_else(|error| panic!("{}: {error}", program.display())).stdout;
+        // `Kubernetes v1.36.2`.
+        let minor = String::from_utf8_lossy(&version).split('.').nth(1).and_then(|minor| minor.parse().ok());
+        let minor = minor.expect("a version");
         let directory = tempfile::tempdir().expect("a directory");
         let (path, [store, peer, secure]) = (directory.path(), [port(), port(), port()]);
-        let client = "system:serviceaccount:bailiff:bailiff";
-        let tokens = format!("{ADMIN},admin,1,system:masters\n{TOKEN},{client},2\n");
+        let tokens = format!("{ADMIN},admin,1,system:masters\n{TOKEN},{CLIENT},2\n");
         fs::write(path.join("tokens.csv"), tokens).expect("a file");
         let key = Command::new("openssl").args(["genrsa", "-out"]).arg(path.join("sa.key")).output();
         assert!(key.expect("openssl starts").status.success());
@@ -56,7 +66,8 @@ impl KubeApiServer {
         let flag = |name: &str, file: &str| format!("--{name}={}", path.join(file).display());
         let server = Command::new(program)
             .args([format!("--etcd-servers={}", url(store)), format!("--secure-port={secure}")])
-            .args(["--bind-address=127.0.0.1", "--insecure-port=0", "--service-cluster-ip-range=10.0.0.0/24"])
+            .args(["--bind-address=127.0.0.1", "--service-cluster-ip-range=10.0.0.0/24"])
+            .args((minor < 24).then_some("--insecure-port=0"))
             // The controller that creates service accounts does not run.
             .arg("--disable-admission-plugins=ServiceAccount")
             .args([
@@ -72,34 +83,38 @@ impl KubeApiServer {
             .spawn()
             .expect("kube-apiserver starts");
         let address = format!("https://127.0.0.1:{secure}");
-        let this = Self { address, _directory: directory, children: vec![server, etcd] };
+        let this = Self { address, minor, _directory: directory, children: vec![server, etcd] };
         until("the API server is ready", || {
             let ready = request(&this.address, ADMIN, ("GET", "/readyz"), None);
             (ready.0 == 200).then_some(())
         });
-        this.prepare(client);
+        for name in ["team", "bailiff"] {
+            this.create("/api/v1/namespaces", &json!({"metadata": {"name": name}}));
+        }
         this
     }
 
-    /// Creates the namespace, the role of the component, and its binding.
-    fn prepare(&self, client: &str) {
-        for name in ["team", "bailiff"] {
-            self.create("/api/v1/namespaces", &json!({"metadata": {"name": name}}));
-        }
-        let rule =
-            |resource: &str, verb: &str| json!({"apiGroups": [""], "resources": [resource], "verbs": [verb]});
-        let events = json!({"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]});
-        let rules = json!([rule("pods", "get"), rule("pods/eviction", "create"), events]);
-        let rbac = "/apis/rbac.authorization.k8s.io/v1";
-        let role = json!({"metadata": {"name": "bailiff-evict"}, "rules": rules});
-        self.create(&format!("{rbac}/clusterroles"), &role);
-        let group = "rbac.authorization.k8s.io";
+    /// Returns whether it has admission policies, and tokens with the name of a node.
+    pub const fn is_current(&self) -> bool {
+        self.minor >= 30
+    }
+
+    /// Creates a role, and binds it to the client in namespace `team`.
+    pub fn bind(&self, role: &Value) {
+        let (group, name) = ("rbac.authorization.k8s.io", &role["metadata"]["name"]);
+        let path = format!("/apis/{group}/v1");
+        self.create(&format!("{path}/clusterroles"), role);
         let binding = json!({
-            "metadata": {"name": "bailiff-evict"},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "bailiff-evict"},
-            "subjects": [{"apiGroup": group, "kind": "User", "name": client}],
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": CLIENT}],
         });
-        self.create(&format!("{rbac}/namespaces/team/rolebindings"), &binding);
+        self.create(&format!("{path}/namespaces/team/rolebindings"), &binding);
+    }
+
+    /// Sends a request with a client's token, and returns the status and the body.
+    pub fn as_client(&self, token: &str, what: (&str, &str), body: &Value) -> (u16, Value) {
+        request(&self.address, token, what, Some(body))
     }
 
     /// Creates an object as the administrator, and returns it.
@@ -126,13 +141,13 @@ impl KubeApiServer {
         request(&self.address, ADMIN, ("GET", path), None).1
     }
 
-    /// Returns a server in front of this one for clients. This API server knows evictions only as `policy/v1beta1`.
+    /// Returns a server in front of this one for clients. Before version 1.22, evictions are known only as `policy/v1beta1`.
     pub fn for_clients(&self) -> ApiServer {
-        let address = self.address.clone();
+        let (address, is_current) = (self.address.clone(), self.is_current());
         ApiServer::answering(move |received: &ApiRequest, token: &str| {
             let (method, path) = received.what.split_once(' ')?;
             let mut body = received.body.clone();
-            if body["apiVersion"] == "policy/v1" {
+            if body["apiVersion"] == "policy/v1" && !is_current {
                 body["apiVersion"] = json!("policy/v1beta1");
             }
             let body = Some(body).filter(|body| !body.is_null());
