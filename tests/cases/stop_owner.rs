@@ -318,7 +318,7 @@ fn refusals_have_the_results_of_an_eviction() {
 
 #[test]
 fn owner_that_is_started_again_is_not_stopped_again() {
-    let mut owned = Owned::new(REPLICA_SET).with_deployment(1);
+    let owned = Owned::new(REPLICA_SET).with_deployment(1);
     owned.stage.rules_with("enforce", "{notify: [pod]}, {stop_owner: {}}", "notify: {pod: {event: true}}");
     let rules = std::fs::read_to_string(owned.stage.node.home.rules()).unwrap();
     let rules = rules.replace("    for: {samples: 3}", "    for: {samples: 3}\n    cooldown: 1h");

@@ -127,6 +127,20 @@ impl KubeApiServer {
         created
     }
 
+    /// The same.
+    ///
+    /// # Errors
+    /// If the API server refuses.
+    pub fn try_create(&self, path: &str, object: &Value) -> Result<Value, u16> {
+        let (status, created) = request(&self.address, ADMIN, ("POST", path), Some(object));
+        if status == 201 { Ok(created) } else { Err(status) }
+    }
+
+    /// Deletes a pod at once.
+    pub fn delete(&self, path: &str) {
+        request(&self.address, ADMIN, ("DELETE", path), Some(&json!({"gracePeriodSeconds": 0})));
+    }
+
     /// Changes an object as the administrator.
     ///
     /// # Panics

@@ -10,7 +10,7 @@ use bailiff_engine::attributes;
 use bailiff_engine::engine::{Engine, Now};
 use bailiff_engine::policy::{Condition, Leaf, Mode, Rule, Span};
 use bailiff_engine::value::{Bounds, Test, Unit};
-use bailiff_engine::verdict::What;
+use bailiff_engine::verdict::{ActionReport, Outcome, What};
 use bailiff_engine::view::View;
 use bailiff_snapshot::{Place, wire};
 

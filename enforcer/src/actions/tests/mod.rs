@@ -10,6 +10,7 @@ mod outside;
 mod refusing;
 mod result;
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -382,6 +383,9 @@ fn request(subject: Subject, action: Action) -> ActionRequest {
         leases: None,
         slurm: Arc::default(),
         kubernetes: None,
+        peers: Vec::new(),
+        stops: BTreeMap::new(),
+        cooldown: Duration::ZERO,
         until: None,
     }
 }
