@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bailiff_snapshot::pod_api::{PodAnswer, PodRequest};
+use bailiff_snapshot::pod_resources::ObjectName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::Response;
@@ -14,7 +15,7 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
 use crate::flags::Settings;
-use crate::json::{Object, Pod, Status, event, eviction};
+use crate::json::{Pod, Status, event, eviction};
 use crate::owner;
 
 /// Time limit of a request.
@@ -118,13 +119,18 @@ impl Api {
     }
 }
 
+/// Returns the path of a pod.
+pub(crate) fn path_of(pod: &ObjectName) -> String {
+    format!("api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name())
+}
+
 /// An answer that ends a request early.
 type Early = Box<PodAnswer>;
 
 impl Session<'_> {
     fn answer(&self, request: &PodRequest) -> Result<PodAnswer, Early> {
         let pod = request.pod();
-        let path = format!("api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name());
+        let path = path_of(pod);
         let test = |dry_run: bool| if dry_run { "?dryRun=All" } else { "" };
         let reply = match request {
             PodRequest::Get { annotation, .. } => {
@@ -134,9 +140,8 @@ impl Session<'_> {
                 let facts = facts.ok_or_else(|| unusable(Some(200), "the answer is another pod"))?;
                 return Ok(PodAnswer { status: Some(200), pod: Some(facts), ..PodAnswer::default() });
             }
-            PodRequest::Owner { .. } => {
-                let found: Object = self.object(&path)?;
-                let owner = owner::find((pod, found), |path| self.object(path))?;
+            PodRequest::Owner { others, .. } => {
+                let owner = owner::find((pod, others), |path| self.object(path))?;
                 return Ok(PodAnswer { status: Some(200), owner, ..PodAnswer::default() });
             }
             PodRequest::Evict { dry_run, .. } => {

@@ -1,5 +1,6 @@
 //! Owners of pods: what creates a pod again, and how it is stopped.
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use bailiff_snapshot::Word;
@@ -7,6 +8,7 @@ use bailiff_snapshot::pod_api::{Owner, OwnerKind, PodAnswer, Scale};
 use bailiff_snapshot::pod_resources::ObjectName;
 use serde_json::{Value, json};
 
+use crate::api::path_of;
 use crate::json::{LONGEST_VALUE, Metadata, Object, Reference};
 
 /// Kinds of owners, and where the API server has them.
@@ -55,38 +57,65 @@ impl Known {
         }
     }
 
+    /// Returns whether the controller of an owner that a pod names counts it as its own. That of a StatefulSet takes only pods with
+    /// its name and a number (`isMemberOf` in `pkg/controller/statefulset` of Kubernetes).
+    fn has_pod(&self, owner: &Object, pod: &Object) -> bool {
+        let refers = controller(&pod.metadata).is_some_and(|reference| {
+            reference.uid == owner.metadata.uid
+                && Self::of(reference).is_some_and(|known| known.kind == self.kind)
+        });
+        let number =
+            pod.metadata.name.strip_prefix(&owner.metadata.name).and_then(|rest| rest.strip_prefix('-'));
+        let is_numbered =
+            number.is_some_and(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
+        refers
+            && owner.spec.selector.selects(&pod.metadata.labels)
+            && (self.kind != OwnerKind::StatefulSet || is_numbered)
+    }
+
     fn path(&self, object: &ObjectName) -> String {
         format!("apis/{}/namespaces/{}/{}/{}", self.api, object.namespace(), self.plural, object.name())
     }
 }
 
-/// Returns the last owner in the chain of those that control a pod; `None` if none does. `read` reads an object of the API server.
+/// Returns the last owner in the chain of those that control a pod, and which of the pods are its own; `None` if none does. `read`
+/// reads an object of the API server.
 ///
 /// # Errors
 /// With the answer if an object cannot be read, or is another one by now.
 pub(crate) fn find(
-    (pod, found): (&ObjectName, Object),
+    (pod, others): (&ObjectName, &[ObjectName]),
     read: impl Fn(&str) -> Result<Object, Box<PodAnswer>>,
 ) -> Result<Option<Owner>, Box<PodAnswer>> {
+    let found = read(&path_of(pod))?;
     same(pod, &found)?;
-    let labels = &found.metadata.labels;
     let Some(reference) = controller(&found.metadata) else { return Ok(None) };
     let Some((known, name)) = place(reference, pod)? else { return unknown(reference, pod).map(Some) };
     let direct = read_owner(&read, known, &name)?;
-    let is_its_own = direct.spec.selector.selects(labels);
-    let Some(reference) = controller(&direct.metadata) else {
-        let scale = (known.kind != OwnerKind::ReplicaSet).then(|| scale(known.kind, &[&direct], is_its_own));
-        return Ok(Some(Owner { kind: known.kind.into(), object: name, scale }));
-    };
-    let above = place(reference, pod)?.filter(|(above, _)| known.part_of == Some(above.kind));
-    let Some((above, name)) = above else { return unknown(reference, pod).map(Some) };
-    let object = read_owner(&read, above, &name)?;
-    if let Some(reference) = controller(&object.metadata) {
-        return unknown(reference, pod).map(Some);
+    let mut chain = vec![(known, name, direct)];
+    if let Some(reference) = controller(&chain[0].2.metadata) {
+        let above = place(reference, pod)?.filter(|(above, _)| known.part_of == Some(above.kind));
+        let Some((above, name)) = above else { return unknown(reference, pod).map(Some) };
+        let object = read_owner(&read, above, &name)?;
+        if let Some(reference) = controller(&object.metadata) {
+            return unknown(reference, pod).map(Some);
+        }
+        chain.push((above, name, object));
     }
-    let is_its_own = is_its_own && above.owns(&object, &direct);
-    let scale = scale(above.kind, &[&object, &direct], is_its_own);
-    Ok(Some(Owner { kind: above.kind.into(), object: name, scale: Some(scale) }))
+    let is_chain = chain.windows(2).all(|pair| pair[1].0.owns(&pair[1].2, &pair[0].2));
+    // A pod that cannot be read is none of its own.
+    let others = others.iter().filter_map(|other| Some((other, read(&path_of(other)).ok()?)));
+    let pods: Vec<(&ObjectName, Object)> = std::iter::once((pod, found)).chain(others).collect();
+    let is_own = |(name, found): &&(&ObjectName, Object)| {
+        same(name, found).is_ok() && known.has_pod(&chain[0].2, found)
+    };
+    let own = pods.iter().filter(|_| is_chain).filter(is_own);
+    let own: BTreeSet<String> = own.map(|(name, _)| name.uid().to_owned()).collect();
+    let objects: Vec<&Object> = chain.iter().rev().map(|(.., object)| object).collect();
+    let Some((known, name, _)) = chain.last() else { return Ok(None) };
+    let can_stop = known.kind != OwnerKind::ReplicaSet;
+    let scale = can_stop.then(|| scale(known.kind, &objects, own));
+    Ok(Some(Owner { kind: known.kind.into(), object: name.clone(), scale }))
 }
 
 fn controller(metadata: &Metadata) -> Option<&Reference> {
@@ -144,7 +173,7 @@ fn answer(status: u16, message: &str) -> Box<PodAnswer> {
 }
 
 /// Returns how many pods an owner has. `chain` is the owner, and what it owns.
-fn scale(kind: OwnerKind, chain: &[&Object], is_its_own: bool) -> Scale {
+fn scale(kind: OwnerKind, chain: &[&Object], own: BTreeSet<String>) -> Scale {
     let Object { metadata, spec, .. } = chain[0];
     let is_stopped = match kind {
         OwnerKind::Job => spec.suspend,
@@ -155,7 +184,7 @@ fn scale(kind: OwnerKind, chain: &[&Object], is_its_own: bool) -> Scale {
         object.status.replicas.max(object.status.active).max(object.spec.replicas.unwrap_or_default())
     };
     let pods = chain.iter().map(counts).max().unwrap_or_default();
-    Scale { version: metadata.resource_version.clone(), pods, is_stopped, is_its_own }
+    Scale { version: metadata.resource_version.clone(), pods, is_stopped, own }
 }
 
 /// Returns the path and the body of the request that stops an owner; `None` if it cannot be stopped. The UID and the version that was

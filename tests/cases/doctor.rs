@@ -389,6 +389,46 @@ fn program_of_another_user_beside_the_own_is_not_run() {
     assert!(!format!("{:?}", rest.checks).contains("bailiff-exporter 0.0.9"), "{:#?}", rest.checks);
 }
 
+/// A user can mount a file system over an entry of `/tmp` with FUSE, which reports any owner. Here, root mounts one.
+#[test]
+fn program_in_a_file_system_that_another_user_may_have_mounted_is_not_run() {
+    let node = Node::new("idle");
+    let [shared, mount, tools] = ["shared", "mount", "shared/tools"].map(|name| node.home.path().join(name));
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+    fs::create_dir(&mount).unwrap();
+    fs::create_dir(&tools).unwrap();
+    let started = node.home.path().join("started");
+    // The file system has a program beside `shared/bailiff`, and a library for `shared/tools/bailiff`.
+    let script = "set -e
+mount -t tmpfs none \"$1\"
+printf '#!/bin/sh\\necho >%s; echo bailiff-exporter 0.0.9\\n' \"$4\" >\"$1/program\"
+chmod 755 \"$1/program\"
+mkdir -p \"$1/lib/bailiff\" && echo none >\"$1/lib/bailiff/libbailiff_quota.so\"
+touch \"$2/bailiff-exporter\" && mount --bind \"$1/program\" \"$2/bailiff-exporter\"
+mkdir \"$2/lib\" && mount --bind \"$1/lib\" \"$2/lib\"
+shift 4
+exec \"$@\"";
+    for (copy, library) in [(shared.join("bailiff"), false), (tools.join("bailiff"), true)] {
+        fs::copy(programs::bailiff(), &copy).unwrap();
+        let doctor = node.doctor(&copy, &["--json"]);
+        let mut inside = Command::new("unshare");
+        inside.args(["--mount", "sh", "-c", script, "sh"]).args([&mount, &shared, &tools, &started]);
+        inside.arg(doctor.get_program()).args(doctor.get_args());
+        inside
+            .envs(doctor.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        let report = Report::of(&inside.output().unwrap());
+        assert!(!started.exists());
+        report.assert_check("versions", "ok", "bailiff 0.1.0");
+        if library {
+            report.assert_check("quota library", "skip", "/usr/lib/bailiff");
+        }
+        let _ = fs::remove_dir(shared.join("lib"));
+        let _ = fs::remove_file(shared.join("bailiff-exporter"));
+    }
+}
+
 #[test]
 fn report_fits_80_columns() {
     let node = Node::new("lost");

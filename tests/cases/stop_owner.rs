@@ -48,28 +48,38 @@ const STATEFUL_SET: (&str, &str, &str) = ("apps/v1", "StatefulSet", "lab");
 
 /// A node with idle pods of an owner.
 struct Owned {
-    stage: Stage,
+    // They end before the cgroups of the stage are removed.
     tenants: Vec<Tenant>,
+    stage: Stage,
 }
 
 impl Owned {
     /// Adds one pod, number 1, of this owner.
     fn new(owner: (&str, &str, &str)) -> Self {
-        let stage = Stage::new();
-        stage.rules_with("enforce", "{stop_owner: {}}", "");
-        let mut this = Self { stage, tenants: Vec::new() };
+        let mut this = Self::empty();
         this.add_pod(1, owner);
         this
     }
 
+    fn empty() -> Self {
+        let stage = Stage::new();
+        stage.rules_with("enforce", "{stop_owner: {}}", "");
+        Self { tenants: Vec::new(), stage }
+    }
+
     fn add_pod(&mut self, number: u8, owner: (&str, &str, &str)) {
-        let (name, uid) = (format!("web-{number}"), uid(number));
-        self.stage.api.add_pod(("team", &name, &uid), |pod| {
+        let set = if owner.1 == "StatefulSet" { owner.2 } else { "web" };
+        self.add_named_pod((&format!("{set}-{number}"), number), owner);
+    }
+
+    fn add_named_pod(&mut self, (name, number): (&str, u8), owner: (&str, &str, &str)) {
+        let uid = uid(number);
+        self.stage.api.add_pod(("team", name, &uid), |pod| {
             pod["metadata"]["ownerReferences"] = reference(owner, 1);
             pod["metadata"]["labels"] = json!({"app": "web"});
             pod["metadata"]["creationTimestamp"] = json!(ago(Duration::from_hours(3)));
         });
-        self.tenants.push(self.stage.holder(("team", &name, &uid), 'a'));
+        self.tenants.push(self.stage.holder(("team", name, &uid), 'a'));
     }
 
     /// Adds a Deployment with so many pods.
@@ -189,6 +199,27 @@ fn all_pods_of_an_owner_are_stopped_together() {
     assert_eq!(owned.stage.api.patches().len(), 1);
 }
 
+/// Anyone who may change a pod can name an owner in it. Its controller counts the pod a moment later.
+#[test]
+fn owner_whose_pods_have_just_changed_is_kept() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(1).start();
+    let seen_first = owned.until_kept("other_pods");
+    assert!(seen_first.contains("team/web is read again"), "{seen_first}");
+    // The controller writes that there are two pods.
+    let mut deployment = owner("web", 2, replicas(1));
+    deployment["metadata"]["resourceVersion"] = json!("8");
+    deployment["status"]["replicas"] = json!(2);
+    owned.stage.api.add(&format!("{APPS}/deployments/web"), deployment);
+    let lines = until("it is read again", || {
+        let mut lines = owned.stage.node.home.lines();
+        lines.retain(|line| line["step"] == "stop_owner" && line["result"] == "other_pods");
+        (lines.len() == 2).then_some(lines)
+    });
+    assert_eq!(lines[1]["detail"], "team/web has 2 pods, of which 1 match on this node");
+    assert!(owned.stage.api.patches().is_empty() && owned.tenants[0].is_running());
+    owned.tenants.clear();
+}
+
 #[test]
 fn owner_with_a_pod_that_does_not_match_is_kept() {
     // The second pod is busy, or is not on this node.
@@ -209,6 +240,7 @@ fn protected_process_in_another_pod_keeps_the_owner() {
     // The enforcer reads processes without GPU memory again before the action.
     let sidecar = owned.stage.process(("team", "web-2", &uid(2)), 'b');
     let name = std::fs::read_to_string(format!("/proc/{}/comm", sidecar.pid())).unwrap();
+    owned.tenants.push(sidecar);
     let protect = format!("protect: {{comms: [{}]}}", name.trim());
     owned.stage.rules_with("enforce", "{stop_owner: {}}", &protect);
     let owned = owned.start();
@@ -255,8 +287,14 @@ fn owners_that_cannot_be_stopped_are_kept() {
         set["metadata"]["labels"] = json!({"app": "other"});
         owned.with(&format!("{APPS}/replicasets/web-5d9c"), set)
     };
+    let foreign_name = || {
+        let mut owned =
+            Owned::empty().with(&format!("{APPS}/statefulsets/lab"), owner("lab", 1, replicas(1)));
+        owned.add_named_pod(("lab-x", 1), STATEFUL_SET);
+        owned
+    };
     type Case = (&'static str, Box<dyn Fn() -> Owned>);
-    let cases: [Case; 8] = [
+    let cases: [Case; 9] = [
         ("RayCluster.ray.io", Box::new(ray)),
         ("Job.batch.volcano.sh", Box::new(volcano)),
         ("it has no owner", Box::new(bare)),
@@ -265,6 +303,7 @@ fn owners_that_cannot_be_stopped_are_kept() {
         ("Service.x.org", Box::new(of_operator)),
         ("does not select it", Box::new(foreign_pod)),
         ("does not select it", Box::new(foreign_set)),
+        ("does not select it", Box::new(foreign_name)),
     ];
     for (expected, case) in cases {
         let why = case().start().until_kept("not_stoppable");

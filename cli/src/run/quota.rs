@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use bailiff_lease::holder::LocalHost;
 use bailiff_ledger::Ledger;
 use bailiff_lifecycle::exit::plain;
-use bailiff_proc::{may_live, open_below, start};
+use bailiff_proc::{is_in_foreign_mount, may_live, open_below, start};
 use bailiff_snapshot::ProcessKey;
 use nix::unistd::geteuid;
 use rustix::fs::{FileType, OFlags, Stat, fstat};
@@ -115,7 +115,8 @@ impl From<LibraryError> for Failure {
 }
 
 /// Returns whether a file and its directory belong to root or the current user, and not all users can change them. A copy of
-/// this program can be in a directory such as `/tmp`, where others can put a library.
+/// this program can be in a directory such as `/tmp`, where others can put a library, or mount a file system that reports any
+/// owner.
 fn belongs_to_us(file: &Path) -> bool {
     let is_safe = |path: &Path| {
         path.metadata().is_ok_and(|about| {
@@ -123,7 +124,7 @@ fn belongs_to_us(file: &Path) -> bool {
             is_owned && about.mode() & 0o002 == 0
         })
     };
-    is_safe(file) && file.parent().is_some_and(is_safe)
+    !is_in_foreign_mount(file) && is_safe(file) && file.parent().is_some_and(is_safe)
 }
 
 /// Returns the path of the quota library.
@@ -139,6 +140,10 @@ pub(crate) fn library(configured: Option<&Path>) -> Result<PathBuf, LibraryError
             .collect(),
     };
     let usable = |path: &PathBuf| {
+        // Such a file system may not respond.
+        if configured.is_none() && is_in_foreign_mount(path) {
+            return None;
+        }
         let path = path.canonicalize().ok().filter(|path| path.is_file())?;
         (configured.is_some() || belongs_to_us(&path)).then_some(path)
     };

@@ -78,6 +78,7 @@ fn check(path: &Path, own: u32) -> io::Result<()> {
         let next = place.join(name);
         let about = fs::symlink_metadata(&next)?;
         verify(&next, &about, own)?;
+        not_mounted_by_others(&next, &about, &fs::symlink_metadata(&place)?)?;
         if !about.is_symlink() {
             place = next;
             continue;
@@ -105,6 +106,19 @@ fn components(path: &Path) -> VecDeque<OsString> {
         _ => None,
     });
     names.collect()
+}
+
+/// Fails if an entry of a sticky directory, such as `/tmp`, is in another file system: with `fusermount3`, a user can mount one there
+/// that reports any owner.
+fn not_mounted_by_others(path: &Path, about: &Metadata, parent: &Metadata) -> io::Result<()> {
+    if parent.mode() & STICKY == 0 || about.dev() == parent.dev() {
+        return Ok(());
+    }
+    let why = format!(
+        "{} is a mount point in a directory of all users, who can mount file systems there (move it; or use --no-strict-permissions)",
+        path.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 fn verify(path: &Path, about: &Metadata, own: u32) -> io::Result<()> {

@@ -80,6 +80,11 @@ impl Place {
         self.container.is_some() || self.pod_uid.is_some()
     }
 
+    /// Returns a place without its paths, which only says to which pod the process belongs.
+    pub fn of_pod(&self) -> Self {
+        Self { pod_uid: self.pod_uid.clone(), ..Self::default() }
+    }
+
     /// Returns whether the process is in a systemd service. The manager of a user's session does not count.
     pub fn in_service(&self) -> bool {
         self.unit.as_deref().is_some_and(|unit| is_unit(unit, "service") && !unit.starts_with("user@"))
@@ -145,7 +150,13 @@ impl Place {
                 Parent::Anyone
             }
             _ if self.enter_container(parent, part) => Parent::Container,
-            Parent::Pod => Parent::Anyone,
+            Parent::Pod => {
+                // CRI-O puts its monitor of a container beside the container. It is a process of the node.
+                if part.starts_with("crio-conmon-") {
+                    self.pod_uid = None;
+                }
+                Parent::Anyone
+            }
             Parent::Root | Parent::Runtime(_) | Parent::Pods | Parent::Unnamed => {
                 self.enter_pod(parent, part)
             }
@@ -343,6 +354,10 @@ mod tests {
             assert_eq!(place.pod_uid.as_deref(), pod, "{text}");
             assert_eq!(place.unit, None, "{text}");
         }
+        let monitor = Place::parse(&format!("0::{slice}/crio-conmon-{ID}.scope"));
+        assert!(!monitor.is_contained(), "{monitor:?}");
+        let of_a_user = Place::parse(&format!("0::{slice}/crio-{ID}.scope/crio-conmon-{OTHER}.scope"));
+        assert_eq!((of_a_user.container.as_deref(), of_a_user.pod_uid.as_deref()), (Some(ID), Some(UID)));
     }
 
     #[test]

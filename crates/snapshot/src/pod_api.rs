@@ -1,6 +1,8 @@
 //! Requests to `bailiff-kubernetes`, the program that alone has a token for the API server, and its answers: one line of JSON
 //! each.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
 
@@ -30,6 +32,8 @@ pub enum PodRequest {
     Owner {
         /// The pod.
         pod: ObjectName,
+        /// Other pods of its namespace, which may have the same owner.
+        others: Vec<ObjectName>,
     },
     /// Stops the owner, so that it deletes its pods and creates none. Its UID and version are preconditions.
     Stop {
@@ -75,7 +79,7 @@ impl PodRequest {
         match self {
             Self::Get { pod, .. }
             | Self::Evict { pod, .. }
-            | Self::Owner { pod }
+            | Self::Owner { pod, .. }
             | Self::Stop { pod, .. }
             | Self::Event { pod, .. } => pod,
         }
@@ -135,8 +139,8 @@ pub struct Scale {
     pub pods: u64,
     /// Whether it is stopped already.
     pub is_stopped: bool,
-    /// Whether its controller counts the pod as its own. Whoever writes a pod can name any owner.
-    pub is_its_own: bool,
+    /// UIDs of those of the pods that its controller counts as its own. Whoever writes a pod can name any owner.
+    pub own: BTreeSet<String>,
 }
 
 /// What decides whether a pod is evicted.

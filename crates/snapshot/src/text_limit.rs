@@ -40,7 +40,8 @@ fn place_len(place: &Place) -> usize {
     json_len(cgroup) + others.into_iter().map(|text| length(text.as_ref())).sum::<usize>()
 }
 
-/// Drops texts of relatives that are too long together: command lines, programs and cgroups.
+/// Drops texts of relatives that are too long together: command lines, programs and cgroups. They remain members of their pods,
+/// because a busy member keeps the pod.
 pub fn limit_relatives(relatives: &mut [Relative]) {
     if relatives.len() <= FEW {
         return;
@@ -54,11 +55,16 @@ pub fn limit_relatives(relatives: &mut [Relative]) {
     let lengths: Vec<(&str, usize)> =
         relatives.iter().map(|relative| (relative.workload.as_str(), length_of(relative))).collect();
     let shares = shares(&lengths, MOST_OF_RELATIVES);
+    let mut short: HashMap<*const Place, Arc<Place>> = HashMap::new();
     for (relative, share) in relatives.iter_mut().zip(shares) {
         let Some(share) = share else { continue };
         let mut left = share.saturating_sub(json_len(&relative.workload));
         if !take(place_len(&relative.place), &mut left) {
-            relative.place = Arc::default();
+            relative.place = Arc::clone(
+                short
+                    .entry(Arc::as_ptr(&relative.place))
+                    .or_insert_with(|| Arc::new(relative.place.of_pod())),
+            );
         }
         keep([&mut relative.exe, &mut relative.command], left);
     }

@@ -99,7 +99,7 @@ pub fn stoppable<'a>(answer: &'a PodAnswer, pod: &ObjectName) -> Result<(&'a Own
         None => {
             refusal(Outcome::NotStoppable, &format!("its owner is of a kind that is not stopped ({kind})"))
         }
-        Some(scale) if !scale.is_its_own => {
+        Some(scale) if !scale.own.contains(pod.uid()) => {
             refusal(Outcome::NotStoppable, &format!("it names an owner that does not select it ({kind})"))
         }
         Some(scale) if scale.is_stopped => {
@@ -119,9 +119,11 @@ pub fn not_undone(
     stops: &BTreeMap<String, Duration>,
 ) -> Result<(), Refusal> {
     let Some(stopped) = stops.get(owner.object.uid()) else { return Ok(()) };
+    // The API server has times in whole seconds.
+    let stopped = Duration::from_secs(stopped.as_secs());
     let created = humantime::parse_rfc3339_weak(&facts.created).ok();
     let created = created.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let is_undone = created.is_none_or(|at| (*stopped..stopped.saturating_add(cooldown)).contains(&at));
+    let is_undone = created.is_none_or(|at| (stopped..stopped.saturating_add(cooldown)).contains(&at));
     let why = || {
         format!(
             "{} was stopped, and has created the pod within {} after that",
@@ -326,6 +328,29 @@ mod tests {
         }
         let budget = PodAnswer { by_budget: true, ..answer(Some(429)) };
         assert_eq!(outcome(accepted(&budget)), Some(Outcome::BlockedByPdb));
+    }
+
+    #[test]
+    fn pod_that_a_stopped_owner_has_created_soon_is_an_undone_stop() {
+        let object = pod("team-a");
+        let owner = Owner { kind: OwnerKind::Deployment.into(), object: object.clone(), scale: None };
+        let stopped = Duration::from_millis(1_700_000_000_900);
+        let stops = BTreeMap::from([(UID.to_owned(), stopped)]);
+        for (created, expected) in [
+            ("2023-11-14T22:13:19Z", None),
+            ("2023-11-14T22:13:20Z", Some(Outcome::Undone)),
+            ("2023-11-14T22:43:19Z", Some(Outcome::Undone)),
+            ("2023-11-14T22:43:20Z", None),
+            ("", Some(Outcome::Undone)),
+        ] {
+            let facts = PodFacts { created: created.to_owned(), ..facts() };
+            let found = not_undone((&facts, &owner), Duration::from_mins(30), &stops);
+            assert_eq!(outcome(found), expected, "{created}");
+            assert_eq!(
+                outcome(not_undone((&facts, &owner), Duration::from_mins(30), &BTreeMap::new())),
+                None
+            );
+        }
     }
 
     #[test]

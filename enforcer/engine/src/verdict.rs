@@ -108,8 +108,8 @@ pub enum Hold {
     Annotation = "annotation",
     /// The pod is being deleted, and its processes still run; it is looked at again within 10 minutes.
     Terminating = "terminating",
-    /// The pod's owner has pods that do not match the rule, or that are not on this node; it is looked at again after 10
-    /// minutes.
+    /// The pod's owner has pods that do not match the rule, or that are not on this node, or was read for the first time; it is
+    /// looked at again within 10 minutes.
     OtherPods = "other_pods",
     /// The hourly budget of the pod's namespace is used up (`limits`).
     NamespaceBudget = "namespace_budget",
@@ -177,7 +177,9 @@ impl Hold {
             Self::DisruptionBudget => "a disruption budget does not permit the eviction; it is tried again",
             Self::Annotation => "the pod's annotation asks to keep it; it is read again within 10 minutes",
             Self::Terminating => "the pod is being deleted, and its processes still run",
-            Self::OtherPods => "the pod's owner has other pods, which do not match or are not on this node",
+            Self::OtherPods => {
+                "the pod's owner has other pods, or was read for the first time; it is looked at again"
+            }
             Self::NamespaceBudget => "the hourly budget of actions for the namespace is used up",
             Self::Failed => "an earlier action against this target failed",
         }
@@ -348,8 +350,8 @@ pub enum Outcome {
     NotTerminated = "not_terminated",
     /// `stop_owner`: the pod has no owner that can be stopped; nothing was done.
     NotStoppable = "not_stoppable",
-    /// `stop_owner`: the owner has pods that do not match the rule, or that are not on this node; nothing was done, and it is looked
-    /// at again after 10 minutes.
+    /// `stop_owner`: the owner has pods that do not match the rule, or that are not on this node, or was read for the first time;
+    /// nothing was done, and it is looked at again within 10 minutes.
     OtherPods = "other_pods",
     /// `stop_owner`: the owner was stopped before, and the pod was created within the rule's `cooldown` after that; nothing was done.
     Undone = "undone",

@@ -133,8 +133,8 @@ const MUTANTS: [Mutant; 37] = [
         "the confirming sample is left out",
         "enforcer/engine/src/engine/in_flight.rs",
         (
-            "            self.choose(&candidate, tick);\n",
-            "            self.choose(&candidate, tick);\n            verdicts.extend(self.act(&candidate, tick));\n",
+            "            self.choose(&candidate, &candidates, tick);\n",
+            "            self.choose(&candidate, &candidates, tick);\n            verdicts.extend(self.act(&candidate, &[], tick));\n",
         ),
     ),
     mutant(
@@ -210,10 +210,7 @@ const MUTANTS: [Mutant; 37] = [
     mutant(
         "each target is an exception of the node's budget",
         "enforcer/engine/src/engine/ledger.rs",
-        (
-            "used_up(limits.per_node_hour, &self.counted(limits.per_user_hour))",
-            "used_up(limits.per_node_hour, &self.counted(0))",
-        ),
+        ("used_up(limits.per_node_hour, &self.counted(limits))", "used_up(limits.per_node_hour, &[])"),
     ),
     mutant(
         "the mass breaker never opens",

@@ -1,6 +1,6 @@
 //! Context of an action: the request, the process table, and the confirmation by the newest snapshot.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use super::group::Group;
 use super::inbox::Inbox;
 use super::permit::{Permission, Permit, Question, Stage, carry_out};
 use super::request::ActionRequest;
+use super::stop_owner::OwnerLooks;
 use crate::audit::Audit;
 use crate::clock::{self, Deadline};
 use crate::privileged::{self, SignalError};
@@ -81,6 +82,8 @@ pub(super) struct ActionContext<'a> {
     pub(super) prepared: Cell<Option<Table>>,
     /// Time of the last confirmation that the action may start.
     pub(super) confirmed: Cell<Option<Duration>>,
+    /// Owners of pods that were read before.
+    pub(super) looks: &'a RefCell<OwnerLooks>,
     /// Whether the action did not start in time.
     pub(super) late: &'a Cell<bool>,
 }

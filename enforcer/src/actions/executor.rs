@@ -1,7 +1,7 @@
 //! Executor: a thread that runs one destructive action at a time: checks it with the guard, carries it out and
 //! records the result. Callers never wait for it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use super::context::{ActionContext, ExecutorSettings};
 use super::inbox::{FRESH, Inbox, Task};
 use super::permit::Question;
 use super::request::ActionRequest;
+use super::stop_owner::OwnerLooks;
 use super::terminate::Termination;
 use super::{cancel_job, evict_pod, exec, mps, release, signal, stop_owner};
 use crate::audit::Audit;
@@ -55,7 +56,13 @@ impl Executor {
         let (questions, asked) = unbounded_channel();
         let inbox = Arc::new(Inbox::new(questions)?);
         let (reports, receiver) = unbounded_channel();
-        let mut worker = Worker { settings, audit, inbox: Arc::clone(&inbox), attempts: BTreeMap::new() };
+        let mut worker = Worker {
+            settings,
+            audit,
+            inbox: Arc::clone(&inbox),
+            attempts: BTreeMap::new(),
+            looks: RefCell::default(),
+        };
         let thread = std::thread::Builder::new().name("hand".to_owned()).spawn(move || {
             let (mut prepared, mut coming) = (None, None);
             while let Some(task) = worker.inbox.next(coming) {
@@ -110,6 +117,8 @@ struct Worker {
     inbox: Arc<Inbox>,
     /// Number of consecutive attempts that did not start in time or were refused, by target.
     attempts: BTreeMap<TargetId, u8>,
+    /// Owners of pods that were read before.
+    looks: RefCell<OwnerLooks>,
 }
 
 impl Worker {
@@ -185,6 +194,7 @@ impl Worker {
             request,
             prepared: Cell::new(prepared),
             confirmed: Cell::new(None),
+            looks: &self.looks,
             late,
         };
         match &request.action {

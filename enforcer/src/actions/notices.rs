@@ -23,7 +23,7 @@ use bailiff_engine::policy::mail::Mail;
 use bailiff_engine::verdict::Outcome;
 use bailiff_snapshot::pod_api::{EventReason, PodRequest};
 
-/// Maximum number of queued notifications per channel: about all targets, and about those of one user. Mail is never dropped
+/// Maximum number of queued notifications per channel: about all targets, and about those of one user or namespace. Mail is never dropped
 /// in practice, because many notifications share a message.
 const QUEUE: usize = 512;
 const QUEUE_OF_ONE: usize = 64;
@@ -39,8 +39,15 @@ pub struct Notices {
     lines: BTreeMap<String, Line>,
 }
 
-/// Number of queued notifications about each user's targets.
-type Counts = Arc<Mutex<BTreeMap<Option<u32>, usize>>>;
+/// Number of queued notifications about the targets of each user, or about the pods of each namespace.
+type Counts = Arc<Mutex<BTreeMap<Owner, usize>>>;
+type Owner = (Option<u32>, Option<String>);
+
+/// Returns whose target a notification is about. Users in pods choose their uids.
+fn owner(notice: &Notice) -> Owner {
+    let namespace = notice.about.0.pod.as_ref().map(|pod| pod.namespace().to_owned());
+    (notice.uid.filter(|_| namespace.is_none()), namespace)
+}
 
 /// Queue and thread of a channel.
 #[derive(Debug)]
@@ -116,7 +123,7 @@ impl Notices {
     ) {
         for (name, channel) in channels {
             let job = Job { notice: Some(Arc::clone(notice)), channel: channel.clone() };
-            if !self.line(name, channel).is_some_and(|line| line.add(job, notice.uid)) {
+            if !self.line(name, channel).is_some_and(|line| line.add(job, owner(notice))) {
                 self.state.report(
                     Arc::clone(notice),
                     name.to_owned(),
@@ -178,14 +185,14 @@ impl Drop for Notices {
 }
 
 impl Line {
-    /// Queues a notification about a target of this user; returns false if too many wait.
-    fn add(&self, job: Job, uid: Option<u32>) -> bool {
+    /// Queues a notification about a target of this owner; returns false if too many wait.
+    fn add(&self, job: Job, owner: Owner) -> bool {
         if self.sends_mail {
             // The outbox has a limit for each user.
             return self.queue.try_send(job).is_ok();
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = waiting.entry(uid).or_default();
+        let count = waiting.entry(owner).or_default();
         let is_added = *count < QUEUE_OF_ONE && self.queue.try_send(job).is_ok();
         *count += usize::from(is_added);
         is_added
@@ -196,7 +203,7 @@ fn serve((jobs, waiting): (&Receiver<Job>, &Counts), state: &State, name: &str) 
     for Job { notice, channel } in jobs {
         let Some(notice) = notice else { continue };
         let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&notice.uid) {
+        if let Some(count) = counts.get_mut(&owner(&notice)) {
             *count -= 1;
         }
         counts.retain(|_, count| *count > 0);

@@ -25,6 +25,10 @@ use crate::clock::{self, Deadline};
 
 /// Time limit of a request. The API server answers after 10 s if another pod of this name is pending.
 const PATIENCE: Duration = Duration::from_secs(25);
+/// Least time limit of a request that reads, with short sampling intervals.
+const LEAST_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a pod waits that was not read in time.
+const LATE_WAIT: Duration = Duration::from_secs(10);
 /// Longest time for which the verification waits, so that other actions go on. After that, the pod is looked at again.
 const LONGEST_WAIT: Duration = Duration::from_secs(45);
 /// Interval in which processes that were started meanwhile are looked for.
@@ -59,9 +63,31 @@ pub(super) fn settings<'a>(context: &ActionContext<'a>) -> Result<&'a Kubernetes
     kubernetes.ok_or_else(|| Refusal::refused("the rules have no `kubernetes`"))
 }
 
+/// Reads from the API server. An action must begin within one sampling interval, so a much later answer is of no use.
+pub(super) fn read(context: &ActionContext<'_>, request: &PodRequest) -> Result<PodAnswer, Ended> {
+    let left = context.request.until.map(|until| until.saturating_sub(clock::since_boot()));
+    let patience = left.unwrap_or(PATIENCE).clamp(LEAST_PATIENCE, PATIENCE);
+    let answer = query_within_time(&settings(context)?.socket, request, patience);
+    answer.map_err(|why| in_time(context, &why).err().unwrap_or_else(|| eviction::no_answer(&why).into()))
+}
+
+/// Fails if the action can no longer begin in time. The pod's author can cause that, so only this pod has to wait.
+fn in_time(context: &ActionContext<'_>, why: &str) -> Result<(), Ended> {
+    if context.request.until.is_none_or(|until| clock::since_boot() <= until) {
+        return Ok(());
+    }
+    let why = format!("the API server was not read within one sampling interval: {why}");
+    let result = ActionResult::new(Outcome::Cancelled, why);
+    Err(Box::new(ActionResult { retry_after: Some(LATE_WAIT), ..result }))
+}
+
 /// Asks `bailiff-kubernetes`; fails if it does not answer.
 pub(super) fn query(socket: &Path, request: &PodRequest) -> Result<PodAnswer, String> {
-    let answer = try_query(socket, request);
+    query_within_time(socket, request, PATIENCE)
+}
+
+fn query_within_time(socket: &Path, request: &PodRequest, patience: Duration) -> Result<PodAnswer, String> {
+    let answer = try_query(socket, request, patience);
     let status = answer.as_ref().ok().and_then(|answer| answer.status).unwrap_or_default();
     let mut requests = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
     *requests.entry((request.verb(), status)).or_default() += 1;
@@ -73,9 +99,9 @@ pub(crate) fn requests() -> BTreeMap<(&'static str, u16), u64> {
     REQUESTS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-fn try_query(socket: &Path, request: &PodRequest) -> Result<PodAnswer, String> {
+fn try_query(socket: &Path, request: &PodRequest, patience: Duration) -> Result<PodAnswer, String> {
     let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
-    let answer = query_within(socket, &request, PATIENCE);
+    let answer = query_within(socket, &request, patience);
     let answer = answer.map_err(|error| format!("{error:#}"))?;
     if let Some(why) = answer.get("error").and_then(|why| why.as_str()) {
         return Err(format!("bailiff-kubernetes: {why}"));
@@ -90,8 +116,7 @@ pub(super) fn check<'a>(context: &ActionContext<'a>, recreated: Recreated) -> Re
     let name_missing = || Refusal::refused("the name of the pod is not known (/var/log/pods)");
     let name = context.request.subject.pod.clone().ok_or_else(name_missing)?;
     let annotation = kubernetes.keep.as_ref().map(|keep| keep.annotation.clone());
-    let answer = query(&kubernetes.socket, &PodRequest::Get { pod: name.clone(), annotation });
-    let answer = answer.map_err(|why| eviction::no_answer(&why))?;
+    let answer = read(context, &PodRequest::Get { pod: name.clone(), annotation })?;
     let facts = eviction::found(&answer, &name).map_err(|refusal| refused(refusal, &answer))?.clone();
     eviction::decide(&facts, &name, (recreated, clock::now().wall))?;
     kept(context, kubernetes, (&name, &facts))?;
@@ -129,6 +154,7 @@ impl<'a> PodAction<'a> {
         request: PodRequest,
     ) -> Result<Self, Ended> {
         let before = context.inbox.view().map(|view| Memory::of(&view.snapshot));
+        in_time(context, "reading took too long")?;
         for pod in &mut pods {
             pod.group.renew_after_a_while()?;
         }

@@ -330,7 +330,7 @@ fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgrou
     let place = Place::parse(&String::from_utf8_lossy(text));
     let (home, inside) = (Home::of(&place), enclosure(&place));
     // Users can nest cgroups deeply, but a line of the stream has a maximum length.
-    let place = Some(place).filter(|place| fits(&place.cgroup)).unwrap_or_default().into();
+    let place = if fits(&place.cgroup) { place } else { place.of_pod() }.into();
     let cgroup = Arc::new(Cgroup { place, home, inside });
     known.insert(text.into(), Arc::clone(&cgroup));
     cgroup

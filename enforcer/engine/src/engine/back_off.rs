@@ -49,10 +49,14 @@ impl From<BackOffs> for Vec<(Scope, Wait)> {
 }
 
 /// Returns to what an outcome applies, the first and the longest wait, and the hold that is shown.
-fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(Scope, [Duration; 2], Hold)> {
+fn wait_after(
+    action: &Action,
+    report: &ActionReport,
+    subject: &Subject,
+) -> Option<(Scope, [Duration; 2], Hold)> {
     let [secs, mins] = [Duration::from_secs, Duration::from_mins];
     let pod = || Scope::Pod(subject.id.clone());
-    Some(match (action, outcome) {
+    Some(match (action, report.outcome) {
         (Action::CancelJob { .. }, Outcome::NoAnswer | Outcome::Unknown) => {
             (Scope::Slurm, [secs(10), mins(5)], Hold::NoAnswer)
         }
@@ -63,6 +67,10 @@ fn wait_after(action: &Action, outcome: Outcome, subject: &Subject) -> Option<(S
         // Whoever writes the pod can cause these.
         (_, Outcome::Forbidden | Outcome::Invalid | Outcome::ApiError) => {
             (pod(), [mins(10), mins(10)], Hold::KubernetesApi)
+        }
+        // The API server was not read in time.
+        (_, Outcome::Cancelled) if report.retry_after.is_some() => {
+            (pod(), [secs(10), mins(10)], Hold::KubernetesApi)
         }
         (_, Outcome::Terminating) => (pod(), [mins(1), mins(10)], Hold::Terminating),
         (_, Outcome::Kept) => (pod(), [mins(10), mins(10)], Hold::Annotation),
@@ -91,7 +99,7 @@ impl BackOffs {
     ) {
         // Ended pods.
         self.0.retain(|_, wait| now < wait.until + wait.length);
-        let Some((scope, [first, longest], hold)) = wait_after(action, report.outcome, subject) else {
+        let Some((scope, [first, longest], hold)) = wait_after(action, report, subject) else {
             // The service may not have been asked.
             let is_answer = !matches!(
                 report.outcome,
@@ -191,6 +199,8 @@ mod tests {
             (Outcome::BlockedByPdb, None, [60, 0, 0]),
             (Outcome::BlockedByPdb, Some(90), [90, 0, 0]),
             (Outcome::BlockedByPdb, Some(4000), [600, 0, 0]),
+            (Outcome::Cancelled, Some(10), [10, 0, 0]),
+            (Outcome::Cancelled, None, [0, 0, 0]),
             (Outcome::NotEvictable, None, [0, 0, 0]),
             (Outcome::Released, None, [0, 0, 0]),
         ] {

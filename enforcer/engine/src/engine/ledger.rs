@@ -69,7 +69,7 @@ impl Ledger {
         let used_up = |limit: u32, counted: &[&Entry]| {
             counted.len() >= limit as usize && !(limit > 0 && outweighs(memory, counted))
         };
-        if used_up(limits.per_node_hour, &self.counted(limits.per_user_hour)) {
+        if used_up(limits.per_node_hour, &self.counted(limits)) {
             return Some(Hold::NodeBudget);
         }
         let all = |of: &dyn Fn(&Entry) -> bool| self.0.iter().filter(|entry| of(entry)).collect::<Vec<_>>();
@@ -87,15 +87,18 @@ impl Ledger {
         gpus.any(on).then_some(Hold::GpuBudget)
     }
 
-    /// Returns the actions that count for the node: of each user the `per_user` largest, or those of unknown size.
-    fn counted(&self, per_user: u32) -> Vec<&Entry> {
-        let mut users: HashMap<Option<u32>, Vec<&Entry>> = HashMap::new();
+    /// Returns the actions that count for the node: of each user, or of each namespace of pods, as many as its own budget permits,
+    /// the largest or those of unknown size.
+    fn counted(&self, limits: &Limits) -> Vec<&Entry> {
+        let mut users: HashMap<(Option<u32>, Option<&str>), Vec<&Entry>> = HashMap::new();
         for entry in &self.0 {
-            users.entry(entry.uid).or_default().push(entry);
+            let namespace = entry.namespace.as_deref();
+            users.entry((entry.uid.filter(|_| namespace.is_none()), namespace)).or_default().push(entry);
         }
-        let counted = users.into_values().flat_map(|mut of_user| {
+        let counted = users.into_iter().flat_map(|((_, namespace), mut of_user)| {
             of_user.sort_by_key(|entry| Reverse(entry.memory.unwrap_or(u64::MAX)));
-            of_user.truncate(per_user as usize);
+            let most = if namespace.is_some() { limits.per_namespace_hour } else { limits.per_user_hour };
+            of_user.truncate(most as usize);
             of_user
         });
         counted.collect()

@@ -242,10 +242,11 @@ pub fn number(number: f64, unit: Unit) -> String {
 }
 
 /// Returns whether nothing can be known about a target, so that it does not count as unknown: one of its processes is
-/// younger than two intervals, or it is a Slurm job. After a restart of the exporter, the state of a job's GPUs stays unknown
-/// until the job uses them.
+/// younger than two intervals, it is a pod without GPU memory, or it is a Slurm job. After a restart of the exporter, the state of
+/// a job's GPUs stays unknown until the job uses them.
 pub(crate) fn is_unknown_by_nature(target: &Target, view: &View) -> bool {
     target.kind == Kind::SlurmJob
+        || (target.kind == Kind::Pod && target.processes.is_empty())
         || view.processes(target).any(|process| match (view.age(process), process.first_seq) {
             (Some(age), _) => age < view.interval() * NEW_INTERVALS,
             (None, Some(first)) => view.snapshot.seq.saturating_sub(first) < u64::from(NEW_INTERVALS),

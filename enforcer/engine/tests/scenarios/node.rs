@@ -31,8 +31,10 @@ pub(crate) struct Process {
     pub(crate) confirmed: bool,
     /// Whether CRIU is known to have restored the process.
     pub(crate) restored: bool,
-    /// Name of its pod in namespace `team`. The UID has the pod's number.
+    /// Its pod. Name and UID have the pod's number.
     pub(crate) pod: Option<u8>,
+    /// Namespace of its pod.
+    pub(crate) namespace: &'static str,
 }
 
 /// A GPU that is allocated to a pod.
@@ -82,6 +84,8 @@ pub(crate) struct Node {
     pub(crate) jobs: Option<Vec<Job>>,
     /// Allocated GPUs; `None` if the kubelet does not answer.
     pub(crate) pod_gpus: Option<Vec<PodGpu>>,
+    /// Processes without GPU memory.
+    pub(crate) relatives: Vec<wire::Relative>,
     pub(crate) proc_up: bool,
     pub(crate) namespace: &'static str,
     pub(crate) boot: &'static str,
@@ -116,6 +120,7 @@ impl Node {
             gpus: vec![Gpu { free_mib: 1000, fault: None, remembered: true, since_ms: None }; 2],
             jobs: Some(Vec::new()),
             pod_gpus: Some(Vec::new()),
+            relatives: Vec::new(),
             proc_up: true,
             namespace: "host",
             boot: "boot-1",
@@ -148,6 +153,7 @@ impl Node {
             confirmed: true,
             restored: false,
             pod: None,
+            namespace: "team",
         })
     }
 
@@ -247,7 +253,7 @@ impl Node {
             boot_ms: self.boot_ms,
             interval_ms: self.interval,
             pid_namespace: self.namespace.into(),
-            relatives: Some(Vec::new()),
+            relatives: Some(self.relatives.clone()),
             lost: self.lost(),
             slurm: self.jobs.as_ref().map(|jobs| self.slurm(jobs)),
             pods: self.pod_gpus.as_ref().map(|gpus| self.pods(gpus)),
@@ -362,7 +368,7 @@ impl Node {
             ppid: 3000,
             uid: process.uid,
             user: process.uid.map(|uid| format!("user-{uid}")),
-            place: place(process.pod).into(),
+            place: place(process.pod, process.namespace).into(),
             cpu_seconds: 1.0,
             orphaned: Some(false),
             reaped_cpu_seconds: Some(0.0),
@@ -375,13 +381,13 @@ impl Node {
 }
 
 /// Returns the place of a process, in a container of a pod if it has one.
-fn place(pod: Option<u8>) -> Place {
+fn place(pod: Option<u8>, namespace: &str) -> Place {
     let Some(pod) = pod else { return Place { cgroup: "/made.slice".to_owned(), ..Place::default() } };
     Place {
         cgroup: format!("/kubepods.slice/kubepods-pod{pod}.slice"),
         pod_uid: Some(uid(pod)),
         pod: Some(format!("pod-{pod}")),
-        namespace: Some("team".to_owned()),
+        namespace: Some(namespace.to_owned()),
         ..Place::default()
     }
 }

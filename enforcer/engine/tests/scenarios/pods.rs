@@ -1,9 +1,13 @@
 //! Pods of Kubernetes as targets, and the waits while the API server refuses.
 
-use bailiff_engine::verdict::Outcome;
-use bailiff_snapshot::pod_resources::PodGpuState::{self, Busy, Idle, NoProcess, Unknown};
+use std::sync::Arc;
 
-use crate::node::{Node, PodGpu, TICK, uid};
+use bailiff_engine::verdict::{ActionReport, Outcome};
+use bailiff_snapshot::pod_resources::PodGpuState::{self, Busy, Idle, NoProcess, Unknown};
+use bailiff_snapshot::text_limit::limit_relatives;
+use bailiff_snapshot::{Place, ProcessKey, Relative, State, wire};
+
+use crate::node::{Gpu, Node, PodGpu, TICK, uid};
 
 const MINUTE: u64 = 60_000;
 
@@ -159,6 +163,32 @@ fn namespace_has_a_budget() {
 }
 
 #[test]
+fn budget_of_the_node_counts_pods_of_one_uid() {
+    for (per_namespace, expected) in [(100, 6), (2, 4)] {
+        let mut node = Node::new(&evicting(
+            &format!(
+                "limits: {{per_gpu_hour: 100, per_user_hour: 3, per_node_hour: 6, per_namespace_hour: {per_namespace}, mass_min: 99}}"
+            ),
+            IDLE,
+        ));
+        node.gpus = gpus(10);
+        for pod in 1_u8..=9 {
+            let process = node.process(4000 + u32::from(pod));
+            (process.pod, process.gpus, process.uid) = (Some(pod), vec![usize::from(pod)], Some(0));
+            process.namespace = if pod % 2 == 0 { "team" } else { "other" };
+        }
+        for pod in 1..=9 {
+            if node.ticks(4).concat().contains("_budget") {
+                break;
+            }
+            node.report(Outcome::Released);
+            node.processes.remove(&(4000 + pod));
+        }
+        assert_eq!(node.requests.len(), expected, "{per_namespace}");
+    }
+}
+
+#[test]
 fn all_pods_idle_at_once_open_the_mass_breaker() {
     let mut node = Node::new(&evicting(LIMITS, IDLE));
     for pod in 1..=4 {
@@ -219,4 +249,187 @@ fn pods_that_cannot_be_evicted_are_not_tried_again() {
         events(&mut node, 200);
         assert_eq!(node.requests.len(), 1, "{outcome:?}");
     }
+}
+
+/// Returns a process without GPU memory in a container of a pod.
+fn relative((pid, seconds): (u32, f64), (pod, container): (u8, u32), exe: usize) -> Relative {
+    let container = format!("{container:064x}");
+    let slice = format!("/kubepods.slice/kubepods-pod{}.slice", uid(pod).replace('-', "_"));
+    let cgroup = format!("{slice}/cri-containerd-{container}.scope");
+    let place = Place {
+        boundary: Some(cgroup.clone()),
+        container: Some(container),
+        pod_uid: Some(uid(pod)),
+        cgroup: cgroup.clone(),
+        ..Place::default()
+    };
+    Relative {
+        key: ProcessKey { pid, start_ticks: 50 },
+        ppid: 1,
+        uid: Some(1000),
+        user: None,
+        comm: "worker".to_owned(),
+        state: State::Running,
+        place: Arc::new(place),
+        exe: Some(format!("/{}", "x".repeat(exe))),
+        exe_uid: None,
+        command: None,
+        workload: format!("container:{cgroup}"),
+        cpu_seconds: seconds,
+        reaped_cpu_seconds: 0.0,
+    }
+}
+
+/// An author has so many processes with so much text that those of other containers lose their cgroup.
+#[test]
+fn busy_sidecar_keeps_the_pod_whatever_text_others_have() {
+    for (containers, each) in [(0, 0), (150, 110)] {
+        let mut node = Node::new(&evicting(LIMITS, "{gpu_util: {max: 1%}, cpu_util: {max: 5%}}"));
+        node.process(4100).pod = Some(1);
+        for tick in 1..=8 {
+            let busy = f64::from(tick) * 5.0;
+            let mut all: Vec<Relative> = (0..300).map(|n| relative((10_000 + n, busy), (1, 1), 30)).collect();
+            let others =
+                (0..containers * each).map(|n| relative((20_000 + n, 1.0), (2, 100 + n / each), 1000));
+            all.extend(others);
+            limit_relatives(&mut all);
+            node.relatives = all.iter().map(wire::Relative::from).collect();
+            assert_eq!(events(&mut node, 1).concat(), "", "{containers} containers");
+        }
+    }
+}
+
+fn gpus(count: usize) -> Vec<Gpu> {
+    vec![Gpu { free_mib: 1000, fault: None, remembered: true, since_ms: None }; count]
+}
+
+/// Each pod has a process of another user, which waits for its containers.
+fn pause(pod: u8) -> wire::Relative {
+    let process = relative((3000 + u32::from(pod), 0.0), (pod, 7), 5);
+    wire::Relative::from(&Relative { uid: Some(65535), state: State::Sleeping, ..process })
+}
+
+#[test]
+fn unknown_pods_of_one_author_do_not_stop_actions_against_others() {
+    for namespaces in [["team", "other"], ["team", "team"]] {
+        let mut node = Node::new(&evicting(LIMITS, IDLE));
+        node.gpus = gpus(8);
+        for pod in 1_u8..=5 {
+            let process = node.process(4000 + u32::from(pod) * 10);
+            (process.pod, process.gpus) = (Some(pod), vec![usize::from(pod)]);
+            process.namespace = namespaces[usize::from(pod > 3)];
+            process.util = if pod <= 3 { None } else { Some(90) };
+        }
+        node.relatives = (1..=5).map(pause).collect();
+        events(&mut node, 14);
+        node.process(4050).util = Some(0);
+        let found = events(&mut node, 6).concat();
+        let is_stopped = found.contains("withheld evict_pod: unknown_breaker");
+        assert_eq!(is_stopped, namespaces[0] == namespaces[1], "{namespaces:?}: {found}");
+        assert_ne!(is_stopped, found.ends_with(" evict_pod"), "{found}");
+    }
+}
+
+#[test]
+fn pods_that_do_not_use_their_gpus_do_not_stop_actions() {
+    let mut node = Node::new(&evicting(LIMITS, IDLE));
+    node.gpus = gpus(8);
+    for pod in 1_u8..=3 {
+        let process = node.process(4000 + u32::from(pod));
+        (process.pod, process.gpus, process.util) = (Some(pod), vec![usize::from(pod)], Some(90));
+        process.uid = Some(2000 + u32::from(pod));
+    }
+    let unused = |pod| PodGpu { pod, gpu: usize::from(pod), state: NoProcess, unused_ms: Some(MINUTE) };
+    node.pod_gpus = Some((4_u8..=7).map(unused).collect());
+    events(&mut node, 14);
+    node.process(4001).util = Some(0);
+    let found = events(&mut node, 6).concat();
+    assert!(found.ends_with("1 evict_pod"), "{found}");
+}
+
+/// Returns a node with an idle process in each of these pods, which a rule stops with their owners.
+fn stopping(pods: &[(u8, &'static str)]) -> Node {
+    let mut node = Node::new(&evicting(
+        "limits: {per_gpu_hour: 100, per_user_hour: 100, per_node_hour: 100, per_namespace_hour: 100, mass_min: 99}",
+        IDLE,
+    ).replace("evict_pod", "stop_owner"));
+    for (pod, namespace) in pods {
+        let process = node.process(4100 + u32::from(*pod));
+        (process.pod, process.namespace) = (Some(*pod), namespace);
+    }
+    node
+}
+
+/// Returns the pods on which the last action may act beside its own.
+fn peers(node: &Node) -> Vec<String> {
+    let peers = node.engine.peers_in_flight(*node.requests.last().unwrap());
+    peers.iter().map(|peer| peer.subject.id.to_string()).collect()
+}
+
+#[test]
+fn owner_is_stopped_only_with_pods_that_matched_twice() {
+    let mut node = stopping(&[(1, "team"), (2, "team"), (3, "other"), (4, "team"), (5, "team")]);
+    // It begins to match when the step of the others is confirmed.
+    node.process(4104).util = Some(90);
+    events(&mut node, 1);
+    node.process(4104).util = Some(0);
+    // It matches when the step is decided, and no longer when it is confirmed.
+    events(&mut node, 2);
+    node.process(4105).util = Some(90);
+    events(&mut node, 1);
+    assert_eq!(peers(&node), [format!("pod:{}", uid(2))]);
+    let id = *node.requests.last().unwrap();
+    assert_eq!(node.engine.agrees(id), Ok(()));
+    // One of them no longer matches.
+    node.process(4102).util = Some(90);
+    events(&mut node, 1);
+    assert!(node.engine.agrees(id).is_err());
+}
+
+#[test]
+fn pods_of_an_owner_wait_for_each_other() {
+    let mut node = stopping(&[(1, "team")]);
+    events(&mut node, 4);
+    node.report(Outcome::OtherPods);
+    assert_eq!(events(&mut node, 1).concat(), "1 withheld stop_owner: other_pods");
+    let process = node.process(4102);
+    (process.pod, process.namespace) = (Some(2), "team");
+    events(&mut node, 4);
+    assert_eq!(node.requests.len(), 2);
+    assert_eq!(peers(&node), [format!("pod:{}", uid(1))]);
+}
+
+#[test]
+fn stopped_owners_are_remembered_over_a_restart() {
+    let mut node = stopping(&[(1, "team")]);
+    events(&mut node, 4);
+    let id = *node.requests.last().unwrap();
+    let stopped = Some("0a".to_owned());
+    node.engine.report(&ActionReport {
+        acted: true,
+        stopped,
+        ..ActionReport::new(id, Outcome::Released, "")
+    });
+    let known: Vec<String> = node.engine.stopped_owners().into_keys().collect();
+    assert_eq!(known, ["0a"]);
+    node.restart();
+    assert_eq!(node.engine.stopped_owners().into_keys().collect::<Vec<_>>(), ["0a"]);
+}
+
+#[test]
+fn waits_and_their_beginning_are_kept_over_a_restart() {
+    let mut node = idle(LIMITS);
+    events(&mut node, 4);
+    node.report(Outcome::BlockedByPdb);
+    node.restart();
+    let withheld = events(&mut node, 5).concat();
+    assert_eq!(withheld, "1 withheld evict_pod: disruption_budget");
+    // The limit of 5 minutes counts from before the restart.
+    for minutes in [1, 2, 4] {
+        events(&mut node, usize::try_from(minutes * MINUTE / TICK).unwrap() + 1);
+        node.report(Outcome::BlockedByPdb);
+    }
+    let tried = node.requests.len();
+    events(&mut node, 500);
+    assert_eq!(node.requests.len(), tried, "it has failed");
 }
