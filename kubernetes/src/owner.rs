@@ -57,7 +57,7 @@ impl Known {
         }
     }
 
-    /// Returns whether the controller of an owner that a pod names counts it as its own. That of a StatefulSet takes only pods with
+    /// Returns whether the controller of an owner that a pod names counts it as its own. That of a `StatefulSet` takes only pods with
     /// its name and a number (`isMemberOf` in `pkg/controller/statefulset` of Kubernetes).
     fn has_pod(&self, owner: &Object, pod: &Object) -> bool {
         let refers = controller(&pod.metadata).is_some_and(|reference| {

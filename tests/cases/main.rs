@@ -3,6 +3,7 @@
 
 mod action_lifecycle;
 mod activity;
+mod admission_policies;
 mod backtest;
 mod blocked_files;
 mod cgroup_limits;

@@ -17,13 +17,13 @@ use crate::evict_pod::by_budget;
 use crate::kubernetes::all_of_component;
 
 /// `bailiff-kubernetes` of node `node-1`.
-struct Service {
+pub(crate) struct Service {
     program: Child,
     directory: TempDir,
 }
 
 impl Service {
-    fn start(api: &ApiServer) -> Self {
+    pub(crate) fn start(api: &ApiServer) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut command = Command::new(programs::built("bailiff-kubernetes"));
         command.arg("--socket").arg(directory.path().join("api.sock")).args(["--api-server", api.address()]);
@@ -38,7 +38,7 @@ impl Service {
     }
 
     /// Returns the answer about a pod, without its text.
-    fn answer_to(&self, verb: &str, (name, uid): (&str, &str)) -> Value {
+    pub(crate) fn answer_to(&self, verb: &str, (name, uid): (&str, &str)) -> Value {
         let pod = json!({"namespace": "team", "name": name, "uid": uid});
         let request = match verb {
             "get" => json!({"get": {"pod": pod}}),
@@ -63,15 +63,15 @@ impl Drop for Service {
     }
 }
 
-const PODS: &str = "/api/v1/namespaces/team/pods";
+pub(crate) const PODS: &str = "/api/v1/namespaces/team/pods";
 const OTHER: &str = "0b1c2d3e-0000-4000-8000-000000000009";
 
-const OWNERS: &str = "/apis/apps/v1/namespaces/team";
-const JOBS: &str = "/apis/batch/v1/namespaces/team/jobs";
-const NOTEBOOKS: &str = "/apis/kubeflow.org/v1/namespaces/team/notebooks";
+pub(crate) const OWNERS: &str = "/apis/apps/v1/namespaces/team";
+pub(crate) const JOBS: &str = "/apis/batch/v1/namespaces/team/jobs";
+pub(crate) const NOTEBOOKS: &str = "/apis/kubeflow.org/v1/namespaces/team/notebooks";
 
 /// A real API server.
-struct Real(KubeApiServer);
+pub(crate) struct Real(pub(crate) KubeApiServer);
 
 impl Real {
     /// Creates the pod that a controller would create for an owner.
@@ -91,7 +91,7 @@ impl Real {
     }
 
     /// Creates an owner of pods with the label `app=NAME`, and writes the status that its controller would write.
-    fn owner(&self, path: &str, (spec, status): (Value, Value), owner: Value) -> Value {
+    fn owner(&self, path: &str, (spec, status): (Value, Value), owner: &Value) -> Value {
         let name = path.rsplit_once('/').unwrap().1;
         let mut object = json!({"metadata": {"name": name, "ownerReferences": owner}, "spec": spec});
         let containers = json!([{"name": "main", "image": "none"}]);
@@ -133,7 +133,7 @@ impl Real {
     }
 
     /// Creates a running pod of a node with this label, and returns its UID.
-    fn pod(&self, name: &str, node: &str, owner: Option<&str>) -> String {
+    pub(crate) fn pod(&self, name: &str, node: &str, owner: Option<&str>) -> String {
         let owner = owner.map(|kind| {
             json!([{"apiVersion": "apps/v1", "kind": kind, "name": "x", "uid": OTHER, "controller": true}])
         });
@@ -233,10 +233,10 @@ fn real_api_server_answers_as_the_made_up_one() {
 }
 
 /// Owners of pods, each as the API server has it.
-fn owners(real: &Real) -> Vec<(&'static str, String, String)> {
+pub(crate) fn owners(real: &Real) -> Vec<(&'static str, String, String)> {
     let none = Value::Null;
     let counted = || (json!({"replicas": 1}), json!({"replicas": 1}));
-    let deployment = real.owner(&format!("{OWNERS}/deployments/web"), counted(), none.clone());
+    let deployment = real.owner(&format!("{OWNERS}/deployments/web"), counted(), &none);
     let metadata = &deployment["metadata"];
     let above = |api: &str, kind: &str, metadata: &Value| {
         json!([{
@@ -244,18 +244,21 @@ fn owners(real: &Real) -> Vec<(&'static str, String, String)> {
             "blockOwnerDeletion": true,
         }])
     };
-    let set =
-        real.owner(&format!("{OWNERS}/replicasets/web"), counted(), above("apps/v1", "Deployment", metadata));
+    let set = real.owner(
+        &format!("{OWNERS}/replicasets/web"),
+        counted(),
+        &above("apps/v1", "Deployment", metadata),
+    );
     let web = real.pod_of("web-1", "node-1", ("apps/v1", "ReplicaSet", &set));
-    let stateful = real.owner(&format!("{OWNERS}/statefulsets/db"), counted(), none.clone());
+    let stateful = real.owner(&format!("{OWNERS}/statefulsets/db"), counted(), &none);
     let db = real.pod_of("db-0", "node-1", ("apps/v1", "StatefulSet", &stateful));
-    let job = real.owner(&format!("{JOBS}/train"), (json!({}), json!({"active": 1})), none);
+    let job = real.owner(&format!("{JOBS}/train"), (json!({}), json!({"active": 1})), &none);
     let train = real.pod_of("train-x", "node-1", ("batch/v1", "Job", &job));
     let notebook = real.notebook("lab");
     let lab = real.owner(
         &format!("{OWNERS}/statefulsets/lab"),
         counted(),
-        above("kubeflow.org/v1", "Notebook", &notebook["metadata"]),
+        &above("kubeflow.org/v1", "Notebook", &notebook["metadata"]),
     );
     let lab = real.pod_of("lab-0", "node-1", ("apps/v1", "StatefulSet", &lab));
     vec![
@@ -267,7 +270,7 @@ fn owners(real: &Real) -> Vec<(&'static str, String, String)> {
 }
 
 impl Service {
-    fn ask(&self, verb: &str, (name, uid): (&str, &str), more: Value) -> Value {
+    fn ask(&self, verb: &str, (name, uid): (&str, &str), more: &Value) -> Value {
         let mut body = json!({"pod": {"namespace": "team", "name": name, "uid": uid}, "others": []});
         for (key, value) in more.as_object().unwrap() {
             body[key] = value.clone();
@@ -276,15 +279,15 @@ impl Service {
     }
 
     /// Returns the owner of a pod.
-    fn owner_of(&self, pod: (&str, &str)) -> Value {
-        let mut answer = self.ask("owner", pod, json!({}));
+    pub(crate) fn owner_of(&self, pod: (&str, &str)) -> Value {
+        let mut answer = self.ask("owner", pod, &json!({}));
         assert_eq!(answer["status"], 200, "{answer}");
         answer["owner"].take()
     }
 
     /// Returns the status of the answer to a stop, and its text.
-    fn stop(&self, pod: (&str, &str), owner: &Value, dry_run: bool) -> (u64, String) {
-        let answer = self.ask("stop", pod, json!({"owner": owner, "dry_run": dry_run}));
+    pub(crate) fn stop(&self, pod: (&str, &str), owner: &Value, dry_run: bool) -> (u64, String) {
+        let answer = self.ask("stop", pod, &json!({"owner": owner, "dry_run": dry_run}));
         (answer["status"].as_u64().unwrap_or_default(), answer["message"].as_str().unwrap().to_owned())
     }
 }
@@ -323,119 +326,4 @@ fn real_api_server_stops_owners() {
         assert_eq!(stopped.0, 200, "{kind}: {stopped:?}");
         assert_eq!(service.owner_of(pod)["scale"]["is_stopped"], true, "{kind}");
     }
-}
-
-/// Writes the token of a pod of `bailiff-kubernetes` on a node, as the kubelet does.
-fn use_token_of(real: &KubeApiServer, node: &str, api: &ApiServer) -> String {
-    let account = "/api/v1/namespaces/bailiff/serviceaccounts";
-    let _ = real.try_create(account, &json!({"metadata": {"name": "bailiff"}}));
-    let pod = json!({
-        "metadata": {"name": format!("bailiff-{node}")},
-        "spec": {
-            "nodeName": node, "serviceAccountName": "bailiff", "containers": [{"name": "main", "image": "none"}],
-        },
-    });
-    let pod = real.create("/api/v1/namespaces/bailiff/pods", &pod);
-    let bound = json!({
-        "kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"],
-    });
-    let request = json!({"spec": {"boundObjectRef": bound, "expirationSeconds": 600}});
-    let created = real.create(&format!("{account}/bailiff/token"), &request);
-    let token = created["status"]["token"].as_str().unwrap().to_owned();
-    std::fs::write(api.account().join("token"), &token).unwrap();
-    token
-}
-
-#[test]
-#[ignore = "needs an API server of version 1.30 or newer, whose path is in KUBE_APISERVER"]
-fn real_admission_policies_permit_only_pods_of_the_node() {
-    let real = Real(KubeApiServer::start());
-    assert!(real.0.is_current(), "admission policies need Kubernetes 1.30");
-    let policies = "/apis/admissionregistration.k8s.io/v1";
-    for component in ["eviction", "stop-owner"] {
-        real.0.bind(&all_of_component(&format!("{component}/cluster-role.yaml"))[0]);
-        let manifests = all_of_component(&format!("{component}/admission-policy.yaml"));
-        real.0.create(&format!("{policies}/validatingadmissionpolicies"), &manifests[0]);
-        real.0.create(&format!("{policies}/validatingadmissionpolicybindings"), &manifests[1]);
-    }
-    let api = real.0.for_clients();
-    let service = Service::start(&api);
-    let plain = real.pod("plain", "node-1", None);
-    let away = real.pod("away", "node-2", None);
-    let of_daemon_set = real.pod("agent", "node-1", Some("DaemonSet"));
-    let test = |name: &str, uid: &str| service.answer_to("test", (name, uid))["status"].clone();
-    // The token of the test has no node. The policies are in force some time after they were created.
-    until("the policy is in force", || (test("plain", &plain) == 403).then_some(()));
-    let token = use_token_of(&real.0, "node-1", &api);
-    assert_eq!(test("plain", &plain), 201);
-    assert_eq!((test("away", &away), test("agent", &of_daemon_set)), (json!(403), json!(403)));
-    let evict = |options: Value| {
-        let body = json!({
-            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "plain", "namespace": "team"},
-            "deleteOptions": options,
-        });
-        real.0.as_client(&token, ("POST", &format!("{PODS}/plain/eviction")), &body).0
-    };
-    assert_eq!(evict(json!({})), 403);
-    assert_eq!(evict(json!({"gracePeriodSeconds": 0, "preconditions": {"uid": plain}})), 403);
-    let owners = owners(&real);
-    let change = |path: &str, change: Value| real.0.as_client(&token, ("PATCH", path), &change);
-    until("the second policy is in force", || {
-        let (status, answer) =
-            change(&format!("{OWNERS}/deployments/web/scale"), json!({"spec": {"replicas": 5}}));
-        (status == 403).then_some(()).or_else(|| {
-            assert_eq!(status, 200, "{answer}");
-            None
-        })
-    });
-    for (path, other) in [
-        (format!("{OWNERS}/statefulsets/db/scale"), json!({"spec": {"replicas": 2}})),
-        (format!("{JOBS}/train"), json!({"spec": {"parallelism": 0}})),
-        (format!("{JOBS}/train"), json!({"spec": {"suspend": true, "backoffLimit": 0}})),
-        (format!("{JOBS}/train"), json!({"spec": {"suspend": true}, "metadata": {"labels": {"x": "y"}}})),
-        (
-            format!("{JOBS}/train"),
-            json!({"spec": {"suspend": true}, "metadata": {"annotations": {"x": "y"}}}),
-        ),
-        (format!("{NOTEBOOKS}/lab"), json!({"spec": {"template": {"x": 2}}})),
-        (format!("{NOTEBOOKS}/lab"), json!({"metadata": {"annotations": {"x": "y"}}})),
-        (
-            format!("{NOTEBOOKS}/lab"),
-            json!({"metadata": {
-                "annotations": {"kubeflow-resource-stopped": "x"}, "labels": {"x": "y"},
-            }}),
-        ),
-    ] {
-        let (status, answer) = change(&path, other.clone());
-        assert_eq!(status, 403, "{path} {other}: {answer}");
-    }
-    // A pod of each owner on another node, at first.
-    for (kind, name, uid) in owners {
-        let pod = (name.as_str(), uid.as_str());
-        let owner = service.owner_of(pod);
-        let mut second = real.0.get(&format!("{PODS}/{name}"));
-        let metadata = second["metadata"].clone();
-        second["metadata"] = json!({
-            "name": "second", "labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"],
-        });
-        second["spec"] = json!({"nodeName": "node-2", "containers": [{"name": "main", "image": "none"}]});
-        real.0.create(PODS, &second);
-        until("the policy sees the pod", || {
-            let (status, message) = service.stop(pod, &owner, true);
-            (status == 403 && message.contains("not all running pods")).then_some(())
-        });
-        // A finished pod does not count.
-        real.0.patch(&format!("{PODS}/second/status"), &json!({"status": {"phase": "Succeeded"}}));
-        until("the policy sees that it has finished", || {
-            (service.stop(pod, &owner, true).0 == 200).then_some(())
-        });
-        assert_eq!(service.stop(pod, &owner, false).0, 200, "{kind}");
-        real.0.delete(&format!("{PODS}/second"));
-        until("it is deleted", || {
-            real.0.get(&format!("{PODS}/second"))["metadata"]["uid"].is_null().then_some(())
-        });
-    }
-    // The rights of another node's token end there.
-    use_token_of(&real.0, "node-2", &api);
-    assert_eq!((test("plain", &plain), test("away", &away)), (json!(403), json!(201)));
 }

@@ -168,7 +168,7 @@ fn each_kind_of_owner_is_stopped_in_its_way() {
     }
 }
 
-/// Returns a node with the pod of a notebook; its StatefulSet has this name.
+/// Returns a node with the pod of a notebook; its `StatefulSet` has this name.
 fn notebook(set: &'static str) -> Owned {
     let mut object = owner(set, 1, replicas(1));
     object["metadata"]["ownerReferences"] = reference(("kubeflow.org/v1beta1", "Notebook", "lab"), 3);
@@ -176,12 +176,11 @@ fn notebook(set: &'static str) -> Owned {
     Owned::new(("apps/v1", "StatefulSet", set))
         .with(&format!("{APPS}/statefulsets/{set}"), object)
         .with(NOTEBOOK, lab)
-        .start()
 }
 
 #[test]
 fn notebook_is_stopped_by_its_annotation() {
-    let mut owned = notebook("lab");
+    let mut owned = notebook("lab").start();
     let request = owned.until_stopped();
     assert_eq!(request.what, format!("PATCH {NOTEBOOK}"));
     let stopped = request.body["metadata"]["annotations"]["kubeflow-resource-stopped"].as_str().unwrap();
@@ -248,18 +247,27 @@ fn protected_process_in_another_pod_keeps_the_owner() {
     assert!(owned.stage.api.patches().is_empty());
 }
 
+/// A reason why an owner is not stopped, and how to get a node with it.
+type Case = (&'static str, fn() -> Owned);
+
+/// Checks that none of these owners is stopped.
+fn are_kept(cases: &[Case]) {
+    for (expected, case) in cases {
+        let why = case().start().until_kept("not_stoppable");
+        assert!(why.contains(expected), "{expected}: {why}");
+    }
+}
+
 #[test]
 fn owners_that_cannot_be_stopped_are_kept() {
-    let ray = || Owned::new(("ray.io/v1", "RayCluster", "ray"));
-    let volcano = || Owned::new(("batch.volcano.sh/v1alpha1", "Job", "train"));
     let bare = || {
         let owned = Owned::new(REPLICA_SET);
         owned.stage.api.add_pod(("team", "web-1", &uid(1)), |_| {});
         owned
     };
     let set_alone = || {
-        Owned::new(REPLICA_SET)
-            .with(&format!("{APPS}/replicasets/web-5d9c"), owner("web-5d9c", 1, replicas(1)))
+        let set = owner("web-5d9c", 1, replicas(1));
+        Owned::new(REPLICA_SET).with(&format!("{APPS}/replicasets/web-5d9c"), set)
     };
     let of_cron_job = || {
         let mut job = owner("train", 1, (json!({}), json!({"active": 1})));
@@ -272,7 +280,19 @@ fn owners_that_cannot_be_stopped_are_kept() {
         deployment["metadata"]["ownerReferences"] = reference(("x.org/v1", "Service", "x"), 4);
         owned.with(&format!("{APPS}/deployments/web"), deployment)
     };
-    // Anyone can write a reference: the owner does not select the pod, or does not own what owns the pod.
+    are_kept(&[
+        ("RayCluster.ray.io", || Owned::new(("ray.io/v1", "RayCluster", "ray"))),
+        ("Job.batch.volcano.sh", || Owned::new(("batch.volcano.sh/v1alpha1", "Job", "train"))),
+        ("it has no owner", bare),
+        ("ReplicaSet", set_alone),
+        ("CronJob.batch", of_cron_job),
+        ("Service.x.org", of_operator),
+    ]);
+}
+
+/// Anyone can write a reference: the owner does not select the pod, or does not own what owns the pod.
+#[test]
+fn owner_that_a_pod_only_names_is_kept() {
     let foreign_pod = || {
         let owned = Owned::new(REPLICA_SET).with_deployment(1);
         owned.stage.api.add_pod(("team", "web-1", &uid(1)), |pod| {
@@ -283,34 +303,25 @@ fn owners_that_cannot_be_stopped_are_kept() {
     };
     let foreign_set = || {
         let owned = Owned::new(REPLICA_SET).with_deployment(1);
-        let mut set = owned.stage.api.object(&format!("{APPS}/replicasets/web-5d9c"));
+        let path = format!("{APPS}/replicasets/web-5d9c");
+        let mut set = owned.stage.api.object(&path);
         set["metadata"]["labels"] = json!({"app": "other"});
-        owned.with(&format!("{APPS}/replicasets/web-5d9c"), set)
+        owned.with(&path, set)
     };
     let foreign_name = || {
-        let mut owned =
-            Owned::empty().with(&format!("{APPS}/statefulsets/lab"), owner("lab", 1, replicas(1)));
+        let set = owner("lab", 1, replicas(1));
+        let mut owned = Owned::empty().with(&format!("{APPS}/statefulsets/lab"), set);
         owned.add_named_pod(("lab-x", 1), STATEFUL_SET);
         owned
     };
-    type Case = (&'static str, Box<dyn Fn() -> Owned>);
-    let cases: [Case; 9] = [
-        ("RayCluster.ray.io", Box::new(ray)),
-        ("Job.batch.volcano.sh", Box::new(volcano)),
-        ("it has no owner", Box::new(bare)),
-        ("ReplicaSet", Box::new(set_alone)),
-        ("CronJob.batch", Box::new(of_cron_job)),
-        ("Service.x.org", Box::new(of_operator)),
-        ("does not select it", Box::new(foreign_pod)),
-        ("does not select it", Box::new(foreign_set)),
-        ("does not select it", Box::new(foreign_name)),
-    ];
-    for (expected, case) in cases {
-        let why = case().start().until_kept("not_stoppable");
-        assert!(why.contains(expected), "{expected}: {why}");
-    }
-    let why = notebook("lab-2").until_kept("not_stoppable");
-    assert!(why.contains("does not select it"), "{why}");
+    let foreign_notebook = || notebook("lab-2");
+    let expected = "does not select it";
+    are_kept(&[
+        (expected, foreign_pod),
+        (expected, foreign_set),
+        (expected, foreign_name),
+        (expected, foreign_notebook),
+    ]);
 }
 
 #[test]

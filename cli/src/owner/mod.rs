@@ -55,12 +55,14 @@ pub(crate) struct Coming {
     held: Option<f64>,
 }
 
+/// Steps that end processes for good.
+const ENDS: [&str; 4] = ["terminate", "cancel_job", "evict_pod", "stop_owner"];
+
 /// Returns the time until the first termination of a process or job, of the current user or, for root, of the named one.
 /// `None` if there is none, or if the enforcer does not respond within `limit`.
 pub(crate) fn next_end(socket: &Path, user: Option<&str>, limit: Duration) -> Option<Duration> {
     let mut answer = query_within(socket, &json!({"command": "coming"}), limit).ok()?;
     let coming: Vec<Coming> = serde_json::from_value(answer["coming"].take()).ok()?;
-    const ENDS: [&str; 4] = ["terminate", "cancel_job", "evict_pod", "stop_owner"];
     let ends = coming.into_iter().filter(|step| {
         let is_theirs = user.is_none_or(|user| step.user.as_deref() == Some(user));
         let is_carried_out = step.mode == "enforce" && step.withheld.is_none() && step.held.is_none();

@@ -190,7 +190,7 @@ pub enum OwnerKind {
     Deployment = "Deployment",
     /// Creates it again.
     StatefulSet = "StatefulSet",
-    /// Creates it again: a notebook of Kubeflow, which owns a StatefulSet.
+    /// Creates it again: a notebook of Kubeflow, which owns a `StatefulSet`.
     Notebook = "Notebook",
     /// Creates it again, on the same node.
     DaemonSet = "DaemonSet",
