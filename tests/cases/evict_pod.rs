@@ -469,6 +469,22 @@ fn events_say_what_happens_to_the_pod() {
 }
 
 #[test]
+fn blocked_eviction_is_an_event_once_in_an_hour() {
+    let mut stage = Stage::new();
+    stage.channel("{pod: {event: true}}", "{notify: [pod]}, {evict_pod: {}}");
+    let blocked = Reply::With(429, "Retry-After: 1\r\n", by_budget());
+    stage.api.reply(&[blocked.clone(), blocked]);
+    let mut tenant = stage.with_pod(|_| {});
+    until("an eviction after two that were blocked", || (stage.api.evictions().len() == 3).then_some(()));
+    tenant.end();
+    stage.until_result("released");
+    let events = until("the Events", || Some(stage.api.events()).filter(|events| events.len() >= 3));
+    let reasons: Vec<&str> = events.iter().map(|event| event["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons, ["GPUIdle", "EvictionBlocked", "EvictedByRule"]);
+    assert!(events[1]["note"].as_str().unwrap().contains("a disruption budget"), "{}", events[1]);
+}
+
+#[test]
 fn annotation_of_the_pod_delays_its_eviction() {
     let mut stage = Stage::new();
     let keep = format!(

@@ -367,6 +367,19 @@ fn refusals_have_the_results_of_an_eviction() {
 }
 
 #[test]
+fn stop_that_was_interrupted_is_not_repeated() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(1).start();
+    until("the owner is stopped", || (!owned.stage.api.patches().is_empty()).then_some(()));
+    // SIGKILL between the request and the verification.
+    owned.stage.enforcer.as_ref().unwrap().signal(rustix::process::Signal::KILL);
+    drop(owned.stage.enforcer.take());
+    owned.stage.enforcer = Some(owned.stage.node.home.enforcer(&[]));
+    let line = owned.until_result("terminating");
+    assert!(line["detail"].as_str().unwrap().contains("its owner is stopped already"), "{line}");
+    assert_eq!(owned.stage.api.patches().len(), 1);
+}
+
+#[test]
 fn owner_that_is_started_again_is_not_stopped_again() {
     let owned = Owned::new(REPLICA_SET).with_deployment(1);
     owned.stage.rules_with("enforce", "{notify: [pod]}, {stop_owner: {}}", "notify: {pod: {event: true}}");

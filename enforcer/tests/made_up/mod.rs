@@ -1,7 +1,7 @@
 //! A made-up status with every field set, and a status with hostile names.
 
 use bailiff_enforcer::agent::{AgentStatus, Judged, LeaseAction, LeaseOutcome};
-use bailiff_enforcer::status::tally::{Counters, LeaseAct, Notice, Reloaded, Skipped};
+use bailiff_enforcer::status::tally::{ApiRequest, Counters, LeaseAct, Notice, Reloaded, Skipped};
 use bailiff_enforcer::status::{
     Breaker, Budget, Cap, Flag, HoldStatus, InFlight, Open, PastAction, Pending, PolicyStatus, RuleStatus,
     Scope, Status, Stream,
@@ -174,6 +174,7 @@ fn counters() -> Counters {
     counters.reloads.count(Reloaded::Applied);
     counters.reloads.count(Reloaded::Refused);
     counters.leases.count(LeaseAct { act: LeaseAction::ReapDead, result: LeaseOutcome::Freed });
+    counters.pod_requests.count(ApiRequest { verb: "evict".to_owned(), code: "201".to_owned() });
     counters.notices.count(Notice { channel: "owner".into(), result: "delivered".into() });
     counters
 }
