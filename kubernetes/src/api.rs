@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bailiff_snapshot::pod_api::{PodAnswer, PodRequest};
-use bailiff_snapshot::pod_resources::ObjectName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::Response;
@@ -15,7 +14,7 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
 use crate::flags::Settings;
-use crate::json::{Pod, Status, event, eviction};
+use crate::json::{Pod, Status, event, eviction, path_of};
 use crate::owner;
 
 /// Time limit of a request.
@@ -117,11 +116,6 @@ impl Api {
         }
         Ok(Account { token, authorities, namespace: namespace.trim().to_owned() })
     }
-}
-
-/// Returns the path of a pod.
-pub(crate) fn path_of(pod: &ObjectName) -> String {
-    format!("api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name())
 }
 
 /// An answer that ends a request early.

@@ -1,12 +1,15 @@
 //! The parts of the API server's JSON that are read.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::SystemTime;
 
 use bailiff_snapshot::Word;
 use bailiff_snapshot::pod_api::{Deletion, EventReason, OwnerKind, PodFacts};
 use bailiff_snapshot::pod_resources::ObjectName;
-use serde::Deserialize;
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 /// Annotation of the API server's copy of a static pod.
@@ -17,6 +20,8 @@ const GRACE_SECONDS: u64 = 30;
 pub(crate) const LONGEST_VALUE: usize = 64;
 /// Maximum length of an Event's note, in bytes (`validation/events.go` of Kubernetes).
 const LONGEST_NOTE: usize = 1024;
+/// Maximum number of labels, and of parts of a selector, that are read.
+const MOST: usize = 1000;
 /// What a rule does: values of an Event's `action`.
 const ACTIONS: [(EventReason, &str, &str); 6] = [
     (EventReason::GpuIdle, "Notify", "Normal"),
@@ -66,7 +71,8 @@ pub(crate) struct Counted {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Selector {
-    match_labels: BTreeMap<String, String>,
+    match_labels: Labels,
+    #[serde(deserialize_with = "few")]
     match_expressions: Vec<Requirement>,
 }
 
@@ -74,14 +80,15 @@ pub(crate) struct Selector {
 struct Requirement {
     key: String,
     operator: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "few")]
     values: Vec<String>,
 }
 
 impl Selector {
     /// Returns whether these labels are selected. A selector without a requirement selects none here.
-    pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        let is_empty = self.match_labels.is_empty() && self.match_expressions.is_empty();
+    pub(crate) fn selects(&self, labels: &Labels) -> bool {
+        let (Some(labels), Some(match_labels)) = (&labels.0, &self.match_labels.0) else { return false };
+        let is_empty = match_labels.is_empty() && self.match_expressions.is_empty();
         let meets = |requirement: &Requirement| {
             let value = labels.get(&requirement.key);
             let is_one = value.is_some_and(|value| requirement.values.contains(value));
@@ -94,7 +101,7 @@ impl Selector {
             }
         };
         let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
-        !is_empty && self.match_labels.iter().all(has) && self.match_expressions.iter().all(meets)
+        !is_empty && match_labels.iter().all(has) && self.match_expressions.iter().all(meets)
     }
 }
 
@@ -111,11 +118,99 @@ pub(crate) struct Metadata {
     deletion_timestamp: Option<String>,
     deletion_grace_period_seconds: Option<u64>,
     #[serde(default)]
-    pub(crate) owner_references: Vec<Reference>,
+    pub(crate) owner_references: References,
     #[serde(default)]
     pub(crate) annotations: serde_json::Map<String, Value>,
     #[serde(default)]
-    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) labels: Labels,
+}
+
+/// What matters of the references to owners, of which a pod can have very many.
+#[derive(Debug, Default)]
+pub(crate) struct References {
+    pub(crate) controller: Option<Reference>,
+    /// Whether one is to a `DaemonSet` or a `Node`: the admission policy refuses the pod.
+    never: Option<OwnerKind>,
+}
+
+impl<'de> Deserialize<'de> for References {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut found = Self::default();
+        let never = [OwnerKind::DaemonSet, OwnerKind::Node];
+        let see = |reference: Reference| {
+            found.never =
+                found.never.or_else(|| never.into_iter().find(|kind| kind.name() == reference.kind));
+            if reference.controller && found.controller.is_none() {
+                found.controller = Some(reference);
+            }
+        };
+        from.deserialize_seq(Each(see, PhantomData))?;
+        Ok(found)
+    }
+}
+
+/// Sees each element of a list, and keeps none.
+struct Each<T, F>(F, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Each<T, F> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        while let Some(element) = list.next_element()? {
+            (self.0)(element);
+        }
+        Ok(())
+    }
+}
+
+/// Returns a list of few elements.
+fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    let (mut few, mut count) = (Vec::new(), 0);
+    let add = |element| {
+        count += 1;
+        few.extend(Some(element).filter(|_| count <= MOST));
+    };
+    from.deserialize_seq(Each(add, PhantomData))?;
+    if count > MOST { Err(D::Error::custom("too many elements")) } else { Ok(few) }
+}
+
+/// Labels; `None` if there are too many. Kubernetes does not limit their number.
+#[derive(Debug)]
+pub(crate) struct Labels(Option<BTreeMap<String, String>>);
+
+impl Default for Labels {
+    fn default() -> Self {
+        Self(Some(BTreeMap::new()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(LabelsVisitor)
+    }
+}
+
+struct LabelsVisitor;
+
+impl<'de> Visitor<'de> for LabelsVisitor {
+    type Value = Labels;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("labels")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+        let mut labels = Some(BTreeMap::new());
+        while let Some((key, value)) = map.next_entry()? {
+            labels = labels.take_if(|labels| labels.len() < MOST);
+            labels.as_mut().map(|labels| labels.insert(key, value));
+        }
+        Ok(Labels(labels))
+    }
 }
 
 /// A reference to an owner.
@@ -195,14 +290,10 @@ impl Pod {
         let until = metadata.deletion_timestamp;
         let grace_seconds = metadata.deletion_grace_period_seconds.unwrap_or_default();
         let deletion = until.map(|until| Deletion { until, grace_seconds });
-        // The admission policy refuses pods with any reference to such an owner.
-        let is_never = |owner: &&Reference| {
-            [OwnerKind::DaemonSet, OwnerKind::Node].map(OwnerKind::name).contains(&owner.kind.as_str())
-        };
-        let owners = &metadata.owner_references;
-        let owner = owners.iter().find(is_never).or_else(|| owners.iter().find(|owner| owner.controller));
+        let References { controller, never } = metadata.owner_references;
+        let owner = never.map(OwnerKind::name).or(controller.as_ref().map(|owner| owner.kind.as_str()));
         let mirror = metadata.annotations.contains_key(MIRROR).then_some(OwnerKind::Node.name());
-        let owner = mirror.or_else(|| owner.map(|owner| owner.kind.as_str()));
+        let owner = mirror.or(owner);
         let owner = owner.map(|kind| Word::from(&kind[..kind.floor_char_boundary(LONGEST_VALUE)]));
         let annotation = annotation.and_then(|key| metadata.annotations.get(key)?.as_str());
         Some(PodFacts {
@@ -218,6 +309,11 @@ impl Pod {
             grace_seconds: spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS),
         })
     }
+}
+
+/// Returns the path of a pod.
+pub(crate) fn path_of(pod: &ObjectName) -> String {
+    format!("api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name())
 }
 
 /// Returns the body of an eviction. No grace period is sent: 0 would remove the object at once.

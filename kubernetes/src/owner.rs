@@ -8,8 +8,7 @@ use bailiff_snapshot::pod_api::{Owner, OwnerKind, PodAnswer, Scale};
 use bailiff_snapshot::pod_resources::ObjectName;
 use serde_json::{Value, json};
 
-use crate::api::path_of;
-use crate::json::{LONGEST_VALUE, Metadata, Object, Reference};
+use crate::json::{LONGEST_VALUE, Metadata, Object, Reference, path_of};
 
 /// Kinds of owners, and where the API server has them.
 const KINDS: [Known; 5] = [
@@ -57,20 +56,24 @@ impl Known {
         }
     }
 
-    /// Returns whether the controller of an owner that a pod names counts it as its own. That of a `StatefulSet` takes only pods with
-    /// its name and a number (`isMemberOf` in `pkg/controller/statefulset` of Kubernetes).
+    /// Returns whether the controller of an owner that a pod names counts it as its own: controllers look for an owner by kind,
+    /// name and UID. That of a `StatefulSet` counts only pods with its name and a number, which it reads as an `i32`
+    /// (`getParentNameAndOrdinal` of Kubernetes).
     fn has_pod(&self, owner: &Object, pod: &Object) -> bool {
-        let refers = controller(&pod.metadata).is_some_and(|reference| {
-            reference.uid == owner.metadata.uid
-                && Self::of(reference).is_some_and(|known| known.kind == self.kind)
-        });
+        let owner_is = |reference: &Reference| {
+            (reference.api_version.as_str(), reference.kind.as_str()) == (self.api, self.kind.name())
+                && (&reference.name, &reference.uid) == (&owner.metadata.name, &owner.metadata.uid)
+        };
         let number =
             pod.metadata.name.strip_prefix(&owner.metadata.name).and_then(|rest| rest.strip_prefix('-'));
-        let is_numbered =
-            number.is_some_and(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
-        refers
+        let is_numbered = || {
+            number.is_some_and(|text| {
+                text.parse::<i32>().is_ok_and(|number| number >= 0 && number.to_string() == text)
+            })
+        };
+        pod.metadata.owner_references.controller.as_ref().is_some_and(owner_is)
             && owner.spec.selector.selects(&pod.metadata.labels)
-            && (self.kind != OwnerKind::StatefulSet || is_numbered)
+            && (self.kind != OwnerKind::StatefulSet || is_numbered())
     }
 
     fn path(&self, object: &ObjectName) -> String {
@@ -103,14 +106,13 @@ pub(crate) fn find(
         chain.push((above, name, object));
     }
     let is_chain = chain.windows(2).all(|pair| pair[1].0.owns(&pair[1].2, &pair[0].2));
-    // A pod that cannot be read is none of its own.
-    let others = others.iter().filter_map(|other| Some((other, read(&path_of(other)).ok()?)));
-    let pods: Vec<(&ObjectName, Object)> = std::iter::once((pod, found)).chain(others).collect();
-    let is_own = |(name, found): &&(&ObjectName, Object)| {
-        same(name, found).is_ok() && known.has_pod(&chain[0].2, found)
+    let is_own = |name: &ObjectName, found: &Object| {
+        is_chain && same(name, found).is_ok() && known.has_pod(&chain[0].2, found)
     };
-    let own = pods.iter().filter(|_| is_chain).filter(is_own);
-    let own: BTreeSet<String> = own.map(|(name, _)| name.uid().to_owned()).collect();
+    // One at a time, because their authors choose their size. A pod that cannot be read is none of its own.
+    let others = others.iter().filter(|other| read(&path_of(other)).is_ok_and(|found| is_own(other, &found)));
+    let own = std::iter::once(pod).filter(|_| is_own(pod, &found)).chain(others);
+    let own: BTreeSet<String> = own.map(|name| name.uid().to_owned()).collect();
     let objects: Vec<&Object> = chain.iter().rev().map(|(.., object)| object).collect();
     let Some((known, name, _)) = chain.last() else { return Ok(None) };
     let can_stop = known.kind != OwnerKind::ReplicaSet;
@@ -119,7 +121,7 @@ pub(crate) fn find(
 }
 
 fn controller(metadata: &Metadata) -> Option<&Reference> {
-    metadata.owner_references.iter().find(|reference| reference.controller)
+    metadata.owner_references.controller.as_ref()
 }
 
 /// Returns where the API server has an owner; `None` for an unknown kind.
@@ -207,4 +209,114 @@ pub(crate) fn stop(owner: &Owner, now: SystemTime) -> Option<(String, Value)> {
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "0b1c2d3e-0000-4000-8000-000000000001";
+    const SET: &str = "0b1c2d3e-0000-4000-8000-000000000002";
+
+    fn named(name: &str) -> ObjectName {
+        ObjectName::new("team", name, UID).unwrap()
+    }
+
+    /// Returns the UIDs of the pods that are those of the only owner, which has this kind.
+    fn own(pod: &Value, (kind, owner): (&str, &str)) -> Option<BTreeSet<String>> {
+        let object = json!({
+            "metadata": {"name": owner, "namespace": "team", "uid": SET},
+            "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}},
+        });
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let read = |path: &str| {
+            let found = if path.contains("/pods/") { pod } else { &object };
+            serde_json::from_value(found.clone()).map_err(|error| answer(422, &error.to_string()))
+        };
+        let found = find((&named(name), &[]), read).ok()??;
+        assert!(*found.kind == *kind || found.scale.is_none());
+        Some(found.scale?.own)
+    }
+
+    fn pod(name: &str, labels: &Value, (api, kind, owner): (&str, &str, &str)) -> Value {
+        let reference =
+            json!({"apiVersion": api, "kind": kind, "name": owner, "uid": SET, "controller": true});
+        json!({"metadata": {
+            "name": name, "namespace": "team", "uid": UID, "labels": labels, "ownerReferences": [reference],
+        }})
+    }
+
+    #[test]
+    fn only_pods_that_a_controller_counts_are_its_own() {
+        let set = ("apps/v1", "StatefulSet", "web");
+        let labels = json!({"app": "web"});
+        let many: serde_json::Map<String, Value> =
+            (0..2000).map(|n| (n.to_string(), json!(""))).chain([("app".to_owned(), json!("web"))]).collect();
+        for (name, labels, expected) in [
+            ("web-0", &labels, true),
+            ("web-12", &labels, true),
+            ("web-00", &labels, false),
+            ("web-9999999999", &labels, false),
+            ("web", &labels, false),
+            ("other-0", &labels, false),
+            ("web-0", &json!({"app": "x"}), false),
+            ("web-0", &json!({}), false),
+            ("web-0", &Value::Object(many), false),
+        ] {
+            let found = own(&pod(name, labels, set), ("StatefulSet", "web"));
+            assert_eq!(
+                found.map(|own| own.len()).unwrap_or_default(),
+                usize::from(expected),
+                "{name} {expected}"
+            );
+        }
+        for (reference, expected) in [
+            (("batch/v1", "Job", "train"), true),
+            // The object that is read has another name than the reference says.
+            (("batch/v1", "Job", "zzz"), false),
+            (("batch/v9", "Job", "train"), false),
+            (("batch.volcano.sh/v1", "Job", "train"), false),
+        ] {
+            let found = own(&pod("x", &json!({"app": "web"}), reference), ("Job", "train"));
+            assert_eq!(
+                found.map(|own| own.len()).unwrap_or_default(),
+                usize::from(expected),
+                "{reference:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn selectors_have_the_operators_of_kubernetes() {
+        let selects = |expression: Value, labels: Value| {
+            let object = json!({
+                "metadata": {"name": "x", "namespace": "team", "uid": SET, "labels": labels},
+                "spec": {"selector": {"matchExpressions": [expression]}},
+            });
+            let object: Object = serde_json::from_value(object).unwrap();
+            object.spec.selector.selects(&object.metadata.labels)
+        };
+        let requires = |operator: &str| json!({"key": "a", "operator": operator, "values": ["1", "2"]});
+        for (operator, expected) in [
+            ("In", [true, false, false]),
+            ("NotIn", [false, true, true]),
+            ("Exists", [true, true, false]),
+            ("DoesNotExist", [false, false, true]),
+            ("Other", [false, false, false]),
+        ] {
+            let found = [json!({"a": "1"}), json!({"a": "3"}), json!({"b": "1"})]
+                .map(|labels| selects(requires(operator), labels));
+            assert_eq!(found, expected, "{operator}");
+        }
+    }
+
+    #[test]
+    fn very_many_references_are_read_one_by_one() {
+        let other = json!({"apiVersion": "v", "kind": "A", "name": "a", "uid": "a"});
+        let mut pod = pod("web-0", &json!({}), ("apps/v1", "ReplicaSet", "web"));
+        let references = pod["metadata"]["ownerReferences"].as_array_mut().unwrap();
+        references.splice(0..0, std::iter::repeat_n(other, 50_000));
+        let object: Object = serde_json::from_value(pod).unwrap();
+        assert_eq!(controller(&object.metadata).map(|owner| owner.kind.as_str()), Some("ReplicaSet"));
+    }
 }

@@ -389,6 +389,11 @@ fn owner_that_is_started_again_is_not_stopped_again() {
     let mut owned = owned.start();
     owned.until_stopped();
     owned.until_result("released");
+    // The executor writes this line before the daemon takes note of the result.
+    let labels = [("rule", "idle-pod"), ("result", "released")];
+    let enforcer = owned.stage.enforcer.as_ref().unwrap();
+    enforcer
+        .until("the result", |page| page.value("bailiff_kills_total", &labels).filter(|count| *count > 0.0));
     // An autoscaler starts another pod. What was stopped is known over a restart.
     drop(owned.stage.enforcer.take());
     owned.tenants.clear();

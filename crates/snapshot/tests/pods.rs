@@ -446,6 +446,12 @@ fn time_without_use_begins_with_the_first_sample_without_a_process() {
     assert_eq!(since(vec![with(1), without(2), without(3)]), Some((true, Some(20))));
     assert_eq!(since(vec![without(1), with(2), without(3)]), Some((true, Some(30))));
     assert_eq!(since(vec![without(1), with(2)]), Some((true, None)));
+    // Another container of the pod uses it.
+    let containers = BTreeMap::from([("2".to_owned(), name("a", "side"))]);
+    let answer_with_names = PodResources { containers, ..answer.clone() };
+    let by_side = sample(2, vec![whole(2, 0, &busy)], &[process(41, "a", "2")], &answer_with_names);
+    assert_eq!(by_side.pod_resources.as_ref().map(|it| it.containers.len()), Some(1));
+    assert_eq!(since(vec![without(1), by_side]), Some((true, None)));
     // A process may have used it in a missed sample.
     assert_eq!(since(vec![without(1), without(2), without(6)]), Some((true, Some(60))));
     // The kubelet did not answer in between.

@@ -20,6 +20,7 @@ mod memory;
 mod message;
 mod mps;
 pub mod notices;
+mod owner_looks;
 mod permit;
 mod pods;
 mod release;

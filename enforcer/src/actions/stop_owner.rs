@@ -1,27 +1,16 @@
 //! Step `stop_owner`: has the API server of Kubernetes stop the owner that would create a pod again, if all its pods are on this
 //! node and match the rule.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use bailiff_engine::eviction;
 use bailiff_engine::guard::Refusal;
 use bailiff_engine::policy::Recreated;
 use bailiff_engine::verdict::Outcome;
-use bailiff_snapshot::pod_api::{Owner, PodRequest, Scale};
+use bailiff_snapshot::pod_api::PodRequest;
 
 use super::ActionResult;
 use super::context::ActionContext;
 use super::pods::{Ended, PodAction, check, read, refused};
 use super::request::ActionRequest;
-use crate::clock;
-
-/// For how long an owner and its pods must not change before it is stopped.
-const UNCHANGED: Duration = Duration::from_secs(10);
-/// What was read longer ago is not compared.
-const OLDEST_LOOK: Duration = Duration::from_hours(1);
-/// Maximum number of owners that are compared.
-const MOST_LOOKS: usize = 1024;
 
 pub(super) fn stop(context: &ActionContext<'_>) -> ActionResult {
     try_stop(context).unwrap_or_else(|ended| *ended)
@@ -43,7 +32,11 @@ fn try_stop(context: &ActionContext<'_>) -> Result<ActionResult, Ended> {
         let why = format!("{name} has {} pods, of which {own} match on this node", scale.pods);
         return Err(Refusal { outcome: Outcome::OtherPods, why }.into());
     }
-    context.looks.borrow_mut().compare(owner, scale)?;
+    if let Some(left) = context.looks.borrow_mut().compare(owner, scale) {
+        let why = format!("{} is read again, to see whether its pods change", owner.object);
+        let result = ActionResult::new(Outcome::OtherPods, why);
+        return Err(Box::new(ActionResult { retry_after: Some(left), ..result }));
+    }
     let contexts: Vec<ActionContext<'_>> = requests.iter().map(|request| context.about(request)).collect();
     let request = PodRequest::Stop { pod: first.name.clone(), owner: owner.clone(), dry_run: false };
     let mut pods = vec![first];
@@ -51,44 +44,6 @@ fn try_stop(context: &ActionContext<'_>) -> Result<ActionResult, Ended> {
         pods.push(check(other, Recreated::Allow).map_err(of_other)?);
     }
     Ok(PodAction::new(context, pods, request)?.carry_out())
-}
-
-/// Owners that were read, by UID. Someone may have named the owner in a pod just now, and the owner's controller writes the number of
-/// its pods a moment later. So what was read must not change for some time.
-#[derive(Debug, Default)]
-pub(super) struct OwnerLooks(BTreeMap<String, Look>);
-
-/// What was read of an owner at first.
-#[derive(Debug)]
-struct Look {
-    at: Duration,
-    scale: Scale,
-}
-
-impl OwnerLooks {
-    /// Compares an owner with what was read of it before.
-    ///
-    /// # Errors
-    /// If it has changed, or was first read too short a time ago.
-    fn compare(&mut self, owner: &Owner, scale: &Scale) -> Result<(), Ended> {
-        let now = clock::since_boot();
-        self.0.retain(|_, look| now.saturating_sub(look.at) < OLDEST_LOOK);
-        if self.0.len() >= MOST_LOOKS {
-            self.0.clear();
-        }
-        let look = self.0.entry(owner.object.uid().to_owned());
-        let look = look.or_insert_with(|| Look { at: now, scale: scale.clone() });
-        if look.scale != *scale {
-            *look = Look { at: now, scale: scale.clone() };
-        }
-        let left = UNCHANGED.saturating_sub(now.saturating_sub(look.at));
-        if left.is_zero() {
-            return Ok(());
-        }
-        let why = format!("{} is read again, to see whether its pods change", owner.object);
-        let result = ActionResult::new(Outcome::OtherPods, why);
-        Err(Box::new(ActionResult { retry_after: Some(left), ..result }))
-    }
 }
 
 /// Returns the result if another pod of the owner must not be ended.

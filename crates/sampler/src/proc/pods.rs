@@ -1,6 +1,6 @@
 //! Names of pods, read from the kubelet's log directories, so that the API server is not queried.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,28 +8,40 @@ use bailiff_proc::Directory;
 use bailiff_snapshot::Place;
 use bailiff_snapshot::place::pod_directory;
 
-/// Minimum time between two listings of the directory of pods.
-const PAUSE: Duration = Duration::from_secs(10);
+/// Minimum time between two listings of the directory of pods, and between two for pods that were not found.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONG_PAUSE: Duration = Duration::from_secs(10);
+/// Maximum number of pods that were not found.
+const MOST_MISSED: usize = 1024;
 
 /// Names in `/var/log/pods`, which is listed when an unknown pod appears.
 pub(crate) struct Pods {
     path: PathBuf,
     names: HashMap<String, (String, String)>,
+    /// UIDs that were not in the last listing.
+    missed: HashSet<String>,
     listed: Option<Duration>,
 }
 
 impl Pods {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, names: HashMap::new(), listed: None }
+        Self { path, names: HashMap::new(), missed: HashSet::new(), listed: None }
     }
 
     /// Sets namespace and name of the pod, if known. `now` may be any monotonic clock.
     pub(crate) fn name(&mut self, place: &mut Place, now: Duration) {
         let Some(uid) = &place.pod_uid else { return };
-        let due = self.listed.is_none_or(|listed| now.saturating_sub(listed) >= PAUSE);
+        // The name of a new pod is needed at once: without it, it is unknown which pod of this name has an allocated GPU.
+        let pause = if self.missed.contains(uid) { LONG_PAUSE } else { PAUSE };
+        let due = self.listed.is_none_or(|listed| now.saturating_sub(listed) >= pause);
         if !self.names.contains_key(uid) && due {
             self.list();
             self.listed = Some(now);
+            if self.missed.len() >= MOST_MISSED {
+                self.missed.clear();
+            }
+            let is_missed = !self.names.contains_key(uid);
+            self.missed.extend(is_missed.then(|| uid.clone()));
         }
         if let Some((namespace, pod)) = self.names.get(uid) {
             place.namespace = Some(namespace.clone());
@@ -45,7 +57,36 @@ impl Pods {
             true
         };
         if Directory::open(&self.path).and_then(|directory| directory.each_name(add)).is_ok() {
+            self.missed.retain(|uid| !names.contains_key(uid));
             self.names = names;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_pod_is_named_at_once_and_a_missing_one_is_looked_for_seldom() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut pods = Pods::new(directory.path().to_owned());
+        let add = |uid: &str| std::fs::create_dir(directory.path().join(format!("team_web_{uid}"))).unwrap();
+        let mut name = |uid: &str, seconds: u64| {
+            let mut place = Place { pod_uid: Some(uid.to_owned()), ..Place::default() };
+            pods.name(&mut place, Duration::from_secs(seconds));
+            place.pod.is_some()
+        };
+        add("a");
+        assert!(name("a", 100));
+        assert!(!name("b", 101));
+        add("b");
+        add("c");
+        assert!(!name("b", 105));
+        assert!(name("c", 105), "it is new");
+        assert!(name("b", 105), "the directory was listed");
+        assert!(!name("d", 110));
+        add("d");
+        assert!(!name("d", 115) && name("d", 120));
     }
 }

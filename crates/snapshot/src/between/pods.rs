@@ -24,7 +24,8 @@ pub(crate) fn join(sample: &PodResources, now: &Snapshot, previous: Option<&Snap
         allocated.values().map(|allocated| join.allocation(allocated)).collect();
     for allocation in &mut allocations {
         allocation.seconds = seconds((allocation, &before), now, previous);
-        allocation.unused_since_ms = unused_since(allocation, now, previous);
+        let is_used = join.is_used_by_its_pod(allocation);
+        allocation.unused_since_ms = unused_since(allocation, now, previous).filter(|_| !is_used);
     }
     let unallocated = join.unallocated(&allocated);
     let count = |(reason, count): (&Unattributed, &u64)| (reason.name().to_owned(), *count);
@@ -275,6 +276,13 @@ impl<'a> Join<'a> {
             Some(_) if own().all(|holder| percent(holder).is_some() && !on_hold(holder)) => PodGpuState::Idle,
             Some(_) => PodGpuState::Unknown,
         }
+    }
+
+    /// Returns whether another container of the pod uses the GPU, for example with `NVIDIA_VISIBLE_DEVICES`.
+    fn is_used_by_its_pod(&self, allocation: &PodAllocation) -> bool {
+        let gpu = self.now.gpus.iter().find(|gpu| gpu.about.index == allocation.gpu);
+        let pod = |holder: &Holder| self.facts(holder.process)?.place.pod_uid.as_ref();
+        gpu.is_some_and(|gpu| gpu.holders.iter().any(|holder| pod(holder) == allocation.pod_uid.as_ref()))
     }
 
     /// Returns whether all processes on the GPU are known.

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::back_off::BackOffs;
 use super::breakers::Breakers;
 use super::ledger::{Ledger, Stamp};
-use super::matches::{Candidate, Match};
-use super::peers::Peer;
+use super::matches::{Candidate, Match, Peer};
 use super::progress::Progress;
 use super::stuck::Stuck;
 use super::{Engine, Now, Tick, subject};
@@ -204,6 +203,11 @@ impl ActionTracker {
         self.stuck.extend(Stuck::after(report, &in_flight.name, &in_flight.subject));
         Some(in_flight)
     }
+
+    pub(crate) fn forget_stuck(&mut self) {
+        self.stuck.clear();
+        self.failed.clear();
+    }
 }
 
 /// Returns whether `/proc` confirms all processes of a target. A pid that only the driver lists can be flagged,
@@ -217,7 +221,7 @@ impl Engine {
     pub(super) fn decide(&mut self, tick: &Tick<'_>, mut candidates: Vec<Candidate>) -> Vec<Verdict> {
         self.actions.ledger.forget(tick.now, tick.boot_id());
         self.actions.turns.retain(|_, at| at.ago(tick.now, tick.boot_id()) < OLDEST_TURN);
-        self.actions.forget_returned(tick.view);
+        self.actions.stuck.retain(|stuck| stuck.remains(tick.view));
         self.end_pause(tick);
         // A missed snapshot between decision and confirmation drops the decision, like an unknown sample.
         let chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);

@@ -2,9 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::progress::Progress;
 use super::{Engine, Tick, subject};
+use crate::verdict::Subject;
 
 /// A match: places of its owner and its subject in the view, and the length of its streak. Owner and subject
 /// differ for a rule with `pick`.
@@ -36,6 +38,15 @@ pub(crate) struct Candidate {
     /// Place of the target that matched; with `pick`, the GPU.
     pub(crate) owner: usize,
     pub(crate) progress: Progress,
+}
+
+/// Another pod to which a step applies.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// The pod.
+    pub subject: Arc<Subject>,
+    /// True samples in its streak.
+    pub streak: u32,
 }
 
 impl Engine {

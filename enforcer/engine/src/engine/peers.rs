@@ -5,23 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::in_flight::{ActionTracker, InFlight, Turn};
-use super::matches::Candidate;
+use super::matches::{Candidate, Peer};
 use super::{Engine, Tick, subject};
 use crate::policy::Action;
-use crate::verdict::{ActionReport, Hold, Subject};
+use crate::verdict::{ActionReport, Hold};
 use crate::view::TargetId;
 
-/// Maximum number of other pods.
+/// Maximum number of other pods, each of which the API server is asked about.
 const MOST: usize = 16;
-/// Another pod to which a step applies.
-#[derive(Debug, Clone)]
-pub struct Peer {
-    /// The pod.
-    pub subject: Arc<Subject>,
-    /// True samples in its streak.
-    pub streak: u32,
-}
-
 /// Prefix of the entries of stopped owners among the times of actions.
 const OWNER: &str = "owner:";
 
@@ -42,7 +33,12 @@ impl Engine {
                 // Each pod of the owner waits for the others.
                 && self.against(other, None, tick).is_none_or(|hold| hold == Hold::OtherPods)
         };
-        candidates.iter().filter(same).take(MOST).copied().collect()
+        let mut peers: Vec<Candidate> = candidates.iter().filter(same).copied().collect();
+        // Others in turn, so that the pods of one owner do not displace those of another.
+        let turn = usize::try_from(self.actions.next_id).unwrap_or_default() % peers.len().max(1);
+        peers.rotate_left(turn);
+        peers.truncate(MOST);
+        peers
     }
 
     /// Returns the other pods to which the step of the action in flight applies.

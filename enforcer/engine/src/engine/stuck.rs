@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::in_flight::ActionTracker;
 use crate::verdict::{ActionReport, Outcome, Subject};
 use crate::view::View;
 
@@ -31,24 +30,17 @@ impl Stuck {
             missing: (report.outcome == Outcome::GoneNotReleased).then_some(missing),
         })
     }
-}
 
-impl ActionTracker {
-    pub(crate) fn forget_stuck(&mut self) {
-        self.stuck.clear();
-        self.failed.clear();
-    }
-
-    /// Removes entries whose process has exited or whose memory was released.
-    pub(crate) fn forget_returned(&mut self, view: &View) {
-        self.stuck.retain(|stuck| match stuck.missing {
-            Some(missing) => unaccounted(&stuck.subject, view).is_none_or(|bytes| bytes > missing / 2),
+    /// Returns whether the process still exists, or the memory is still held.
+    pub(crate) fn remains(&self, view: &View) -> bool {
+        match self.missing {
+            Some(missing) => unaccounted(&self.subject, view).is_none_or(|bytes| bytes > missing / 2),
             None => view
                 .snapshot
                 .processes
                 .iter()
-                .any(|process| stuck.subject.members.iter().any(|member| member.key == process.key())),
-        });
+                .any(|process| self.subject.members.iter().any(|member| member.key == process.key())),
+        }
     }
 }
 

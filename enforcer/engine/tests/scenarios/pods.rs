@@ -101,6 +101,10 @@ fn gpu_that_is_used_or_unknown_is_not_unused() {
     for (state, unused_ms) in [(Busy, None), (Idle, None), (Unknown, None), (NoProcess, None)] {
         assert_eq!(events(&mut allocated(LIMITS, state, unused_ms), 6).concat(), "", "{state:?}");
     }
+    // Another container of the pod uses the GPU.
+    let mut node = allocated(LIMITS, NoProcess, Some(20 * MINUTE));
+    node.process(4100).pod = Some(1);
+    assert_eq!(events(&mut node, 6).concat(), "");
     // One of two GPUs is used.
     let mut node = allocated(LIMITS, NoProcess, Some(20 * MINUTE));
     node.pod_gpus.as_mut().unwrap().push(PodGpu { pod: 1, gpu: 1, state: Idle, unused_ms: None });
@@ -384,6 +388,27 @@ fn owner_is_stopped_only_with_pods_that_matched_twice() {
     node.process(4102).util = Some(90);
     events(&mut node, 1);
     assert!(node.engine.agrees(id).is_err());
+}
+
+#[test]
+fn many_pods_of_one_owner_do_not_displace_those_of_another() {
+    let many: Vec<(u8, &str)> = (1..=30).map(|pod| (pod, "team")).collect();
+    let mut node = stopping(&many);
+    node.gpus = gpus(2);
+    for pod in 1..=28 {
+        node.process(4100 + pod).mib = Some(2000);
+    }
+    let mut is_found = false;
+    for _ in 0..200 {
+        events(&mut node, 2);
+        let own = node.engine.view().is_some() && !node.requests.is_empty();
+        is_found |= own && peers(&node).contains(&format!("pod:{}", uid(30)));
+        if own {
+            node.report(Outcome::OtherPods);
+        }
+        events(&mut node, usize::try_from(MINUTE / TICK).unwrap());
+    }
+    assert!(is_found);
 }
 
 #[test]
