@@ -27,7 +27,7 @@ test-slurm: ## tests with a real Slurm cluster, as root
 
 test-kubernetes: ## tests with a real API server, built from Debian's source at first (10 minutes, 3 GB); KUBE_APISERVER=PATH is a newer one
 	@$(SETUP) compiler nextest openssl python
-	@[ -n "$$KUBE_APISERVER" ] || tests/kube-apiserver
+	@[ -n "$(KUBE_APISERVER)" ] || tests/kube-apiserver
 	cargo build --workspace
 	cargo nextest run --workspace --run-ignored only -E 'test(/^real_api_server/)$(if $(KUBE_APISERVER), + test(/^admission_policies/))'
 
