@@ -20,9 +20,9 @@ use crate::memory::Held;
 use crate::unreleased::Account;
 use crate::utilization::{Instance, InstanceUsers, Question, Window};
 use crate::{
-    Entry, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, KernelLog, KernelLogState, Leases, Moment, Parts,
-    PidNamespace, Place, Process, ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot, Source, State, Truth,
-    UnknownReason, Unreleased,
+    Entry, Facts, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, KernelLog, KernelLogState, Leases, Moment,
+    Parts, PidNamespace, Place, Process, ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot, Source, State,
+    Truth, UnknownReason, Unreleased,
 };
 use instances::InstanceKey;
 
@@ -108,6 +108,8 @@ fn restored(previous: Option<&Snapshot>, seen: &mut BTreeMap<u32, Seen>) -> BTre
 struct Join<'a> {
     seq: u64,
     at: Moment,
+    /// End of the sample, since boot.
+    end: Duration,
     namespace: PidNamespace,
     /// How long evidence stays valid without a newer sample.
     good_for: Duration,
@@ -134,6 +136,7 @@ impl<'a> Join<'a> {
         Self {
             seq: sample.seq,
             at: sample.at,
+            end: sample.at.boot + sample.took,
             namespace: sample.namespace,
             good_for: FRESH + sample.interval * 2,
             previous,
@@ -163,10 +166,18 @@ impl Join<'_> {
         let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig, instance };
         let (unnamed, named): (Vec<&Entry>, Vec<&Entry>) =
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
+        let mut listed = last.map(|gpu| gpu.pids.clone()).unwrap_or_default();
+        if sample.entries.is_some() {
+            listed = listed.next(named.iter().map(|entry| entry.pid), self.end, |pid| self.facts(pid));
+        }
+        // The process that is listed has exited, and another one has its pid.
+        let (left, named): (Vec<&Entry>, Vec<&Entry>) = named
+            .into_iter()
+            .partition(|entry| self.facts(entry.pid).is_some_and(|facts| listed.is_another(facts)));
         let holders: Vec<Holder> =
             named.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
         let idle = window.idle(holders.iter().map(|holder| holder.utilization));
-        let held = sample.entries.is_some().then(|| self.held(&unnamed, &holders)).flatten();
+        let held = sample.entries.is_some().then(|| self.held((&unnamed, &left), &holders)).flatten();
         let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
         for xid in sample.xids {
             *xids.entry(xid).or_default() += 1;
@@ -190,6 +201,7 @@ impl Join<'_> {
             memory_unknown: sample.memory_unknown,
             telemetry: sample.telemetry,
             holders,
+            pids: listed,
             xids,
             cgroups: sample.cgroups,
             idle,
@@ -242,6 +254,14 @@ impl Join<'_> {
         holder
     }
 
+    /// Returns what is known of the process that has a pid now.
+    fn facts(&self, pid: u32) -> Option<&Facts> {
+        match self.ids.get(&pid) {
+            Some(id) => self.processes.get(id)?.facts.as_ref(),
+            None => self.seen.get(&pid)?.found(),
+        }
+    }
+
     /// Returns the identity of a listed pid. It is the same on all GPUs of a snapshot that list the pid.
     fn identify(&mut self, pid: u32, past: &Past<'_>) -> ProcessId {
         if let Some(id) = self.ids.get(&pid) {
@@ -267,13 +287,16 @@ impl Join<'_> {
     }
 
     /// Sums the memory by kind of holder; `None` if a holder's memory or the PID namespace is unknown.
-    fn held(&self, unnamed: &[&Entry], holders: &[Holder]) -> Option<Held> {
+    fn held(&self, (unnamed, left): (&[&Entry], &[&Entry]), holders: &[Holder]) -> Option<Held> {
         if self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
             return None;
         }
         let mut held = Held::default();
         for entry in unnamed {
             held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;
+        }
+        for entry in left {
+            held.dead_pids = held.dead_pids.checked_add(entry.memory?)?;
         }
         for holder in holders {
             let process = self.processes.get(&holder.process)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::Names;
+use crate::listed::ListedPids;
 use crate::pod_resources::{AllocationKey, PodGpus, StateSeconds};
 use crate::utilization::Window;
 use crate::{
@@ -93,6 +94,8 @@ pub struct Gpu {
     pub instances: Option<u64>,
     /// Processes that the driver lists on the GPU.
     pub holders: Vec<Holder>,
+    /// Since when it lists their pids.
+    pub(crate) pids: ListedPids,
     /// Memory not released after its holders exited.
     pub unreleased: Unreleased,
     /// Number of Xid errors so far, by Xid.

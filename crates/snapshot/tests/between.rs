@@ -148,6 +148,43 @@ fn a_pid_that_is_gone_keeps_its_name_while_it_is_listed() {
     assert_eq!((parts.holders, parts.dead_pids, parts.unaccounted), (0, GIB, 38 * GIB as i64));
 }
 
+/// The driver goes on listing a process that has exited while its child has the device files open.
+#[test]
+fn memory_of_an_exited_process_is_not_that_of_another_user_who_gets_its_pid() {
+    let second = |n| GpuSample { ..fixtures::gpu((1, "GPU-2"), vec![entry(PID, Some(2 * n * GIB))]) };
+    let of = |uid, start_ticks| fixtures::found(Facts { uid: Some(uid), ..facts(PID, start_ticks) });
+    let on_first = |n, seen| sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [seen]);
+    let reused = |n, uid| sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))]), second(n)], [of(uid, 3500)]);
+    let walked = |uid| {
+        let gone = (PID, Seen::Gone);
+        walk([
+            on_first(1, of(4001, 7)),
+            on_first(2, gone.clone()),
+            on_first(3, gone),
+            reused(4, uid),
+            reused(5, uid),
+        ])
+    };
+    let holders = |snapshot: &Snapshot| -> Vec<Vec<u32>> {
+        let pids = |gpu: &bailiff_snapshot::Gpu| gpu.holders.iter().map(|it| it.process.pid()).collect();
+        snapshot.gpus.iter().map(pids).collect()
+    };
+    let snapshot = walked(4002);
+    assert_eq!(holders(&snapshot), [vec![], vec![PID]]);
+    assert_eq!(snapshot.gpus[0].parts.map(|parts| (parts.holders, parts.dead_pids)), Some((0, GIB)));
+    // A user could otherwise hide a process behind an earlier one.
+    assert_eq!(holders(&walked(4001)), [vec![PID], vec![PID]]);
+    // The driver does not list the pid in between.
+    let unlisted = sample(3, vec![gpu(3, vec![])], []);
+    let snapshot = walk([on_first(1, of(4001, 7)), unlisted, reused(4, 4002), reused(5, 4002)]);
+    assert_eq!(holders(&snapshot), [vec![PID], vec![PID]]);
+    // The GPU was not read in between.
+    let fault = GpuSample::faulty(gpu(3, vec![]).about, Fault::Error);
+    let faulty = sample(3, vec![fault], []);
+    let snapshot = walk([on_first(1, of(4001, 7)), faulty, reused(4, 4002)]);
+    assert_eq!(holders(&snapshot), [vec![], vec![PID]]);
+}
+
 #[test]
 fn one_pid_has_one_name_on_all_gpus() {
     let second = GpuSample {

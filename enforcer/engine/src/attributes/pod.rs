@@ -1,7 +1,5 @@
 //! Attributes of pods: the GPUs that the kubelet has allocated to them.
 
-use std::collections::BTreeSet;
-
 use super::{number, seconds};
 use crate::value::Value;
 use crate::view::{Target, View};
@@ -17,12 +15,11 @@ pub(super) fn allocated_gpus(target: &Target, view: &View) -> Value {
 pub(super) fn allocation_unused_for(target: &Target, view: &View) -> Value {
     let mut shortest = None;
     let mut unknown = false;
-    let held: BTreeSet<&str> = view.holdings(target).map(|(gpu, _)| gpu.index.as_str()).collect();
+    // In whichever container, and on whichever GPU: a privileged container can use another one than the allocated.
+    if !target.processes.is_empty() {
+        return Value::Number(0.0);
+    }
     for allocation in view.pod_allocations(target) {
-        // In whichever container.
-        if held.contains(allocation.gpu.as_str()) {
-            return Value::Number(0.0);
-        }
         match (allocation.state.known(), allocation.unused_since_ms) {
             (Some(PodGpuState::Busy | PodGpuState::Idle), _) => return Value::Number(0.0),
             (Some(PodGpuState::NoProcess), Some(since)) => {

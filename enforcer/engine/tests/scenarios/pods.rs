@@ -101,10 +101,13 @@ fn gpu_that_is_used_or_unknown_is_not_unused() {
     for (state, unused_ms) in [(Busy, None), (Idle, None), (Unknown, None), (NoProcess, None)] {
         assert_eq!(events(&mut allocated(LIMITS, state, unused_ms), 6).concat(), "", "{state:?}");
     }
-    // Another container of the pod uses the GPU.
-    let mut node = allocated(LIMITS, NoProcess, Some(20 * MINUTE));
-    node.process(4100).pod = Some(1);
-    assert_eq!(events(&mut node, 6).concat(), "");
+    // Another container of the pod uses the GPU, or one uses another GPU than the allocated.
+    for gpu in [0, 1] {
+        let mut node = allocated(LIMITS, NoProcess, Some(20 * MINUTE));
+        let process = node.process(4100);
+        (process.pod, process.gpus) = (Some(1), vec![gpu]);
+        assert_eq!(events(&mut node, 6).concat(), "");
+    }
     // One of two GPUs is used.
     let mut node = allocated(LIMITS, NoProcess, Some(20 * MINUTE));
     node.pod_gpus.as_mut().unwrap().push(PodGpu { pod: 1, gpu: 1, state: Idle, unused_ms: None });

@@ -1,0 +1,54 @@
+//! Since when the driver has listed each pid on a GPU. It goes on listing a process that has exited while another process has its
+//! device files open (docs/hardware.md, row `forked`), so another process can get the pid meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::Facts;
+
+/// Start times have a resolution of 10 ms.
+const SLACK: Duration = Duration::from_millis(20);
+
+/// A pid in the driver's list of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ListedPid {
+    /// End of the first sample without a gap in which the pid was listed, since boot.
+    since: Duration,
+    /// Owner of the process that had the pid.
+    uid: Option<u32>,
+}
+
+/// The pids in the driver's list of a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ListedPids(BTreeMap<u32, ListedPid>);
+
+impl ListedPids {
+    /// Returns the pids of the next sample, which ended at this time. `facts` are those of the process that has a pid now.
+    pub(crate) fn next<'a>(
+        &self,
+        pids: impl Iterator<Item = u32>,
+        end: Duration,
+        facts: impl Fn(u32) -> Option<&'a Facts>,
+    ) -> Self {
+        let next = |pid| {
+            let mut listed = self.0.get(&pid).copied().unwrap_or(ListedPid { since: end, uid: None });
+            if let Some(facts) = facts(pid).filter(|facts| !listed.is_another(facts)) {
+                listed.uid = facts.uid;
+            }
+            (pid, listed)
+        };
+        Self(pids.map(next).collect())
+    }
+
+    /// Returns whether a process is another one than that which the driver lists with its pid.
+    pub(crate) fn is_another(&self, facts: &Facts) -> bool {
+        self.0.get(&facts.key.pid).is_some_and(|listed| listed.is_another(facts))
+    }
+}
+
+impl ListedPid {
+    /// A user's later process may be the one that is listed: otherwise, a user could hide a process behind an earlier one.
+    fn is_another(&self, facts: &Facts) -> bool {
+        facts.key.started() > self.since + SLACK && (facts.uid.is_none() || self.uid != facts.uid)
+    }
+}
