@@ -14,13 +14,17 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
 use crate::flags::Settings;
-use crate::json::{Pod, Status, event, eviction, path_of};
-use crate::owner;
+use crate::json::{Item, Object, Pod, Status, each_item, event, eviction, path_of};
+use crate::owner::{self, Reads};
 
 /// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Maximum size of an answer in bytes. An object has at most 1.5 MiB in etcd, and JSON has up to six bytes for one.
 const LONGEST: u64 = 10 << 20;
+/// Field selector of pods that have not finished, encoded for a URL.
+const UNFINISHED: &str = "status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed";
+/// Media type of a list that contains only the metadata of its objects.
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Maximum length of a text for people, in characters.
 const LONGEST_MESSAGE: usize = 512;
 
@@ -134,8 +138,8 @@ impl Session<'_> {
                 let facts = facts.ok_or_else(|| unusable(Some(200), "the answer is another pod"))?;
                 return Ok(PodAnswer { status: Some(200), pod: Some(facts), ..PodAnswer::default() });
             }
-            PodRequest::Owner { others, .. } => {
-                let owner = owner::find((pod, others), |path| self.object(path))?;
+            PodRequest::Owner { .. } => {
+                let owner = owner::find(pod, self)?;
                 return Ok(PodAnswer { status: Some(200), owner, ..PodAnswer::default() });
             }
             PodRequest::Evict { dry_run, .. } => {
@@ -157,13 +161,20 @@ impl Session<'_> {
 
     /// Reads an object. If the answer cannot be used, its author may be the cause, so this is no failure of the API server.
     fn object<T: DeserializeOwned>(&self, path: &str) -> Result<T, Early> {
-        let reply =
-            self.send(|url| self.agent.get(url).header("Authorization", &self.bearer).call(), path)?;
+        let body = self.get(path, "application/json")?;
+        parse(&body).ok_or_else(|| unusable(Some(200), "the answer is not such an object"))
+    }
+
+    /// Returns the body of the answer to a request that reads.
+    fn get(&self, path: &str, accept: &str) -> Result<Vec<u8>, Early> {
+        let get = |url: String| {
+            self.agent.get(url).header("Authorization", &self.bearer).header("Accept", accept).call()
+        };
+        let reply = self.send(get, path)?;
         if reply.status != 200 {
             return Err(Box::new(outcome(&reply)));
         }
-        let body = reply.body.map_err(|why| unusable(Some(200), &why))?;
-        parse(&body).ok_or_else(|| unusable(Some(200), "the answer is not such an object"))
+        reply.body.map_err(|why| unusable(Some(200), &why))
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Reply, Early> {
@@ -193,6 +204,18 @@ impl Session<'_> {
         let retry_after = response.headers().get("Retry-After").and_then(|it| it.to_str().ok()?.parse().ok());
         let body = response.body_mut().with_config().limit(LONGEST).read_to_vec();
         Ok(Reply { status, retry_after, body: body.map_err(|error| error.to_string()) })
+    }
+}
+
+impl Reads for Session<'_> {
+    fn object(&self, path: &str) -> Result<Object, Early> {
+        Session::object(self, path)
+    }
+
+    fn each_pod(&self, namespace: &str, see: &mut dyn FnMut(Item)) -> Result<(), Early> {
+        let path = format!("api/v1/namespaces/{namespace}/pods?fieldSelector={UNFINISHED}");
+        let body = self.get(&path, METADATA)?;
+        if each_item(&body, see) { Ok(()) } else { Err(unusable(Some(200), "the answer is not a list")) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use bailiff_snapshot::Word;
 use bailiff_snapshot::pod_api::{Deletion, EventReason, OwnerKind, PodFacts};
 use bailiff_snapshot::pod_resources::ObjectName;
-use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
@@ -56,6 +56,9 @@ pub(crate) struct Object {
 pub(crate) struct Size {
     pub(crate) replicas: Option<u64>,
     pub(crate) suspend: bool,
+    /// Who manages a Job, if not the controller of this cluster.
+    #[serde(rename = "managedBy")]
+    pub(crate) managed_by: Option<String>,
     pub(crate) selector: Selector,
 }
 
@@ -87,7 +90,12 @@ struct Requirement {
 impl Selector {
     /// Returns whether these labels are selected. A selector without a requirement selects none here.
     pub(crate) fn selects(&self, labels: &Labels) -> bool {
-        let (Some(labels), Some(match_labels)) = (&labels.0, &self.match_labels.0) else { return false };
+        self.may_select(labels) && labels.0.is_some() && self.match_labels.0.is_some()
+    }
+
+    /// The same, and true if there are too many labels to know.
+    pub(crate) fn may_select(&self, labels: &Labels) -> bool {
+        let (Some(labels), Some(match_labels)) = (&labels.0, &self.match_labels.0) else { return true };
         let is_empty = match_labels.is_empty() && self.match_expressions.is_empty();
         let meets = |requirement: &Requirement| {
             let value = labels.get(&requirement.key);
@@ -164,6 +172,69 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Each<T, F> {
             (self.0)(element);
         }
         Ok(())
+    }
+}
+
+/// What a list of pods contains of each.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Item {
+    pub(crate) metadata: ItemMetadata,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ItemMetadata {
+    pub(crate) uid: String,
+    pub(crate) deletion_timestamp: Option<String>,
+    #[serde(default)]
+    pub(crate) owner_references: References,
+    #[serde(default)]
+    pub(crate) labels: Labels,
+}
+
+/// Sees each object of a list; returns false if it is no complete list.
+pub(crate) fn each_item(body: &[u8], see: impl FnMut(Item)) -> bool {
+    let mut from = serde_json::Deserializer::from_slice(body);
+    from.deserialize_map(List(see)).is_ok_and(|is_whole| is_whole)
+}
+
+struct List<F>(F);
+
+impl<'de, F: FnMut(Item)> Visitor<'de> for List<F> {
+    type Value = bool;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a list of objects")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<bool, A::Error> {
+        #[derive(Deserialize)]
+        struct ListMetadata {
+            #[serde(default, rename = "continue")]
+            rest: String,
+        }
+        let (mut has_items, mut has_rest) = (false, false);
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "items" => {
+                    map.next_value_seed(Items(&mut self.0))?;
+                    has_items = true;
+                }
+                "metadata" => has_rest |= !map.next_value::<ListMetadata>()?.rest.is_empty(),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(has_items && !has_rest)
+    }
+}
+
+struct Items<'f, F>(&'f mut F);
+
+impl<'de, F: FnMut(Item)> DeserializeSeed<'de> for Items<'_, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_seq(Each(self.0, PhantomData))
     }
 }
 

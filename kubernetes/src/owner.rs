@@ -8,7 +8,7 @@ use bailiff_snapshot::pod_api::{Owner, OwnerKind, PodAnswer, Scale};
 use bailiff_snapshot::pod_resources::ObjectName;
 use serde_json::{Value, json};
 
-use crate::json::{LONGEST_VALUE, Metadata, Object, Reference, path_of};
+use crate::json::{Item, LONGEST_VALUE, Metadata, Object, Reference, path_of};
 
 /// Kinds of owners, and where the API server has them.
 const KINDS: [Known; 5] = [
@@ -31,6 +31,9 @@ const KINDS: [Known; 5] = [
 /// Annotation with which Kubeflow's controller stops a notebook (`STOP_ANNOTATION` of its notebook-controller). Its value is a
 /// time.
 const NOTEBOOK_STOPPED: &str = "kubeflow-resource-stopped";
+
+/// Value of a Job's `managedBy` for Kubernetes' own controller.
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
 struct Known {
     kind: OwnerKind,
@@ -81,15 +84,20 @@ impl Known {
     }
 }
 
-/// Returns the last owner in the chain of those that control a pod, and which of the pods are its own; `None` if none does. `read`
-/// reads an object of the API server.
+/// What is read from the API server.
+pub(crate) trait Reads {
+    /// Reads an object.
+    fn object(&self, path: &str) -> Result<Object, Box<PodAnswer>>;
+    /// Reads the pods of a namespace that have not finished, one at a time, because their authors choose their size.
+    fn each_pod(&self, namespace: &str, see: &mut dyn FnMut(Item)) -> Result<(), Box<PodAnswer>>;
+}
+
+/// Returns the last owner in the chain of those that control a pod, and which pods are or may be its own; `None` if none does.
 ///
 /// # Errors
 /// With the answer if an object cannot be read, or is another one by now.
-pub(crate) fn find(
-    (pod, others): (&ObjectName, &[ObjectName]),
-    read: impl Fn(&str) -> Result<Object, Box<PodAnswer>>,
-) -> Result<Option<Owner>, Box<PodAnswer>> {
+pub(crate) fn find(pod: &ObjectName, reads: &impl Reads) -> Result<Option<Owner>, Box<PodAnswer>> {
+    let read = |path: &str| reads.object(path);
     let found = read(&path_of(pod))?;
     same(pod, &found)?;
     let Some(reference) = controller(&found.metadata) else { return Ok(None) };
@@ -106,17 +114,23 @@ pub(crate) fn find(
         chain.push((above, name, object));
     }
     let is_chain = chain.windows(2).all(|pair| pair[1].0.owns(&pair[1].2, &pair[0].2));
-    let is_own = |name: &ObjectName, found: &Object| {
-        is_chain && same(name, found).is_ok() && known.has_pod(&chain[0].2, found)
-    };
-    // One at a time, because their authors choose their size. A pod that cannot be read is none of its own.
-    let others = others.iter().filter(|other| read(&path_of(other)).is_ok_and(|found| is_own(other, &found)));
-    let own = std::iter::once(pod).filter(|_| is_own(pod, &found)).chain(others);
-    let own: BTreeSet<String> = own.map(|name| name.uid().to_owned()).collect();
+    let is_its_own = is_chain && known.has_pod(&chain[0].2, &found);
     let objects: Vec<&Object> = chain.iter().rev().map(|(.., object)| object).collect();
     let Some((known, name, _)) = chain.last() else { return Ok(None) };
-    let can_stop = known.kind != OwnerKind::ReplicaSet;
-    let scale = can_stop.then(|| scale(known.kind, &objects, own));
+    let is_managed_here = objects[0].spec.managed_by.as_deref().is_none_or(|by| by == JOB_CONTROLLER);
+    if known.kind == OwnerKind::ReplicaSet || !is_managed_here {
+        return Ok(Some(Owner { kind: known.kind.into(), object: name.clone(), scale: None }));
+    }
+    let mut own = BTreeSet::new();
+    reads.each_pod(pod.namespace(), &mut |Item { metadata }| {
+        let names = |owner: &Reference| objects.iter().any(|object| object.metadata.uid == owner.uid);
+        let may_be_its_own = metadata.owner_references.controller.as_ref().is_some_and(names)
+            || objects.iter().any(|object| object.spec.selector.may_select(&metadata.labels));
+        if may_be_its_own && metadata.deletion_timestamp.is_none() {
+            own.insert(metadata.uid);
+        }
+    })?;
+    let scale = Some(scale(known.kind, &objects, (is_its_own, own)));
     Ok(Some(Owner { kind: known.kind.into(), object: name.clone(), scale }))
 }
 
@@ -175,7 +189,7 @@ fn answer(status: u16, message: &str) -> Box<PodAnswer> {
 }
 
 /// Returns how many pods an owner has. `chain` is the owner, and what it owns.
-fn scale(kind: OwnerKind, chain: &[&Object], own: BTreeSet<String>) -> Scale {
+fn scale(kind: OwnerKind, chain: &[&Object], (is_its_own, own): (bool, BTreeSet<String>)) -> Scale {
     let Object { metadata, spec, .. } = chain[0];
     let is_stopped = match kind {
         OwnerKind::Job => spec.suspend,
@@ -186,7 +200,7 @@ fn scale(kind: OwnerKind, chain: &[&Object], own: BTreeSet<String>) -> Scale {
         object.status.replicas.max(object.status.active).max(object.spec.replicas.unwrap_or_default())
     };
     let pods = chain.iter().map(counts).max().unwrap_or_default();
-    Scale { version: metadata.resource_version.clone(), pods, is_stopped, own }
+    Scale { version: metadata.resource_version.clone(), pods, is_stopped, is_its_own, own }
 }
 
 /// Returns the path and the body of the request that stops an owner; `None` if it cannot be stopped. The UID and the version that was
@@ -214,6 +228,7 @@ pub(crate) fn stop(owner: &Owner, now: SystemTime) -> Option<(String, Value)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::each_item;
 
     const UID: &str = "0b1c2d3e-0000-4000-8000-000000000001";
     const SET: &str = "0b1c2d3e-0000-4000-8000-000000000002";
@@ -224,18 +239,34 @@ mod tests {
 
     /// Returns the UIDs of the pods that are those of the only owner, which has this kind.
     fn own(pod: &Value, (kind, owner): (&str, &str)) -> Option<BTreeSet<String>> {
+        Some(scale_of(pod, (kind, owner))?).filter(|scale| scale.is_its_own).map(|scale| scale.own)
+    }
+
+    /// The objects of a namespace: a pod, its owner, and a list of pods.
+    struct Made<'a>(&'a Value, Value, Vec<Value>);
+
+    impl Reads for Made<'_> {
+        fn object(&self, path: &str) -> Result<Object, Box<PodAnswer>> {
+            let found = if path.contains("/pods/") { self.0 } else { &self.1 };
+            serde_json::from_value(found.clone()).map_err(|error| answer(422, &error.to_string()))
+        }
+
+        fn each_pod(&self, _: &str, see: &mut dyn FnMut(Item)) -> Result<(), Box<PodAnswer>> {
+            let list = json!({"metadata": {"continue": ""}, "items": self.2});
+            assert!(each_item(list.to_string().as_bytes(), see));
+            Ok(())
+        }
+    }
+
+    fn scale_of(pod: &Value, (kind, owner): (&str, &str)) -> Option<Scale> {
         let object = json!({
             "metadata": {"name": owner, "namespace": "team", "uid": SET},
             "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}},
         });
         let name = pod["metadata"]["name"].as_str().unwrap();
-        let read = |path: &str| {
-            let found = if path.contains("/pods/") { pod } else { &object };
-            serde_json::from_value(found.clone()).map_err(|error| answer(422, &error.to_string()))
-        };
-        let found = find((&named(name), &[]), read).ok()??;
+        let found = find(&named(name), &Made(pod, object, vec![pod.clone()])).ok()??;
         assert!(*found.kind == *kind || found.scale.is_none());
-        Some(found.scale?.own)
+        found.scale
     }
 
     fn pod(name: &str, labels: &Value, (api, kind, owner): (&str, &str, &str)) -> Value {
@@ -283,6 +314,58 @@ mod tests {
                 usize::from(expected),
                 "{reference:?}"
             );
+        }
+    }
+
+    /// The controller may not have counted a pod yet, or be kept from it.
+    #[test]
+    fn every_pod_that_names_or_resembles_the_owner_may_be_its_own() {
+        let set = json!({
+            "metadata": {"name": "web", "namespace": "team", "uid": SET},
+            "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}},
+            "status": {"replicas": 1},
+        });
+        let first = pod("web-0", &json!({"app": "web"}), ("apps/v1", "StatefulSet", "web"));
+        let listed = |uid: &str, change: fn(&mut Value)| {
+            let mut other = first.clone();
+            other["metadata"]["uid"] = json!(uid);
+            change(&mut other["metadata"]);
+            other
+        };
+        let list = vec![
+            first.clone(),
+            listed("names", |pod| pod["labels"] = json!({})),
+            listed("resembles", |pod| pod["ownerReferences"] = json!([])),
+            listed("deleted", |pod| pod["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+            listed("other", |pod| (pod["labels"], pod["ownerReferences"]) = (json!({}), json!([]))),
+        ];
+        let found = find(&named("web-0"), &Made(&first, set, list)).unwrap().unwrap();
+        let expected = ["names", "resembles", UID].map(str::to_owned);
+        assert_eq!(found.scale.map(|scale| scale.own), Some(BTreeSet::from(expected)));
+    }
+
+    #[test]
+    fn job_of_another_cluster_is_not_stopped() {
+        let first = pod("x", &json!({"app": "web"}), ("batch/v1", "Job", "train"));
+        for (by, expected) in [(JOB_CONTROLLER, true), ("kueue.x-k8s.io/multikueue", false)] {
+            let job = json!({
+                "metadata": {"name": "train", "namespace": "team", "uid": SET},
+                "spec": {"managedBy": by, "selector": {"matchLabels": {"app": "web"}}},
+            });
+            let found = find(&named("x"), &Made(&first, job, vec![first.clone()])).unwrap().unwrap();
+            assert_eq!(found.scale.is_some(), expected, "{by}");
+        }
+    }
+
+    #[test]
+    fn incomplete_list_is_none() {
+        for (list, expected) in [
+            ("{\"items\":[]}", true),
+            ("{}", false),
+            ("{\"items\":[],\"metadata\":{\"continue\":\"x\"}}", false),
+            ("{\"items\":[", false),
+        ] {
+            assert_eq!(each_item(list.as_bytes(), |_| {}), expected, "{list}");
         }
     }
 

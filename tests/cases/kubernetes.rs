@@ -221,6 +221,7 @@ fn components_have_few_rights_and_policies_for_the_account() {
         rule("events.k8s.io", &["events"], &["create"]),
     ];
     let stops = [
+        rule("", &["pods"], &["list"]),
         rule("apps", &["deployments", "replicasets", "statefulsets"], &["get"]),
         rule("apps", &["deployments/scale", "statefulsets/scale"], &["patch"]),
         rule("batch", &["jobs"], &["get", "patch"]),

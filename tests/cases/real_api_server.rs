@@ -271,7 +271,7 @@ pub(crate) fn owners(real: &Real) -> Vec<(&'static str, String, String)> {
 
 impl Service {
     fn ask(&self, verb: &str, (name, uid): (&str, &str), more: &Value) -> Value {
-        let mut body = json!({"pod": {"namespace": "team", "name": name, "uid": uid}, "others": []});
+        let mut body = json!({"pod": {"namespace": "team", "name": name, "uid": uid}});
         for (key, value) in more.as_object().unwrap() {
             body[key] = value.clone();
         }

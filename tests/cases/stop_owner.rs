@@ -219,6 +219,16 @@ fn owner_whose_pods_have_just_changed_is_kept() {
     owned.tenants.clear();
 }
 
+/// Its controller may be kept from counting a pod that names it.
+#[test]
+fn owner_with_a_pod_that_its_status_does_not_count_is_kept() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(1);
+    owned.add_pod(2, REPLICA_SET);
+    owned.stage.node.hold(&owned.tenants[1], 0, "used: 1GiB, sm: 90");
+    let why = owned.start().until_kept("other_pods");
+    assert_eq!(why, "team/web has 2 pods, of which 1 match on this node");
+}
+
 #[test]
 fn owner_with_a_pod_that_does_not_match_is_kept() {
     // The second pod is busy, or is not on this node.

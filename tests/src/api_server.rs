@@ -237,6 +237,16 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
     if let Some(Reply::With(status, headers, body)) = reply {
         return Some((status, headers, body));
     }
+    if method == "GET" && path.ends_with("/pods") {
+        let is_listed = |(name, pod): &(&String, &Value)| {
+            let phase = &pod["status"]["phase"];
+            name.starts_with(&format!("{path}/")) && *phase != "Succeeded" && *phase != "Failed"
+        };
+        let items =
+            state.objects.iter().filter(is_listed).map(|(_, pod)| json!({"metadata": pod["metadata"]}));
+        let items: Vec<Value> = items.collect();
+        return Some((200, "", json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": items})));
+    }
     let Some(pod) = state.objects.get_mut(path) else {
         let details = json!({"kind": "pods"});
         return Some((404, "", failure(404, "NotFound", "not found", &details)));

@@ -32,8 +32,6 @@ pub enum PodRequest {
     Owner {
         /// The pod.
         pod: ObjectName,
-        /// Other pods of its namespace, which may have the same owner.
-        others: Vec<ObjectName>,
     },
     /// Stops the owner, so that it deletes its pods and creates none. Its UID and version are preconditions.
     Stop {
@@ -79,7 +77,7 @@ impl PodRequest {
         match self {
             Self::Get { pod, .. }
             | Self::Evict { pod, .. }
-            | Self::Owner { pod, .. }
+            | Self::Owner { pod }
             | Self::Stop { pod, .. }
             | Self::Event { pod, .. } => pod,
         }
@@ -139,7 +137,10 @@ pub struct Scale {
     pub pods: u64,
     /// Whether it is stopped already.
     pub is_stopped: bool,
-    /// UIDs of those of the pods that its controller counts as its own. Whoever writes a pod can name any owner.
+    /// Whether its controller counts the pod as its own. Whoever writes a pod can name any owner.
+    pub is_its_own: bool,
+    /// UIDs of all pods of the namespace that name the owner, or that it selects, except those that have finished or are being
+    /// deleted. The number in its status can be outdated.
     pub own: BTreeSet<String>,
 }
 

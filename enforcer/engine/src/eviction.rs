@@ -99,7 +99,7 @@ pub fn stoppable<'a>(answer: &'a PodAnswer, pod: &ObjectName) -> Result<(&'a Own
         None => {
             refusal(Outcome::NotStoppable, &format!("its owner is of a kind that is not stopped ({kind})"))
         }
-        Some(scale) if !scale.own.contains(pod.uid()) => {
+        Some(scale) if !scale.is_its_own => {
             refusal(Outcome::NotStoppable, &format!("it names an owner that does not select it ({kind})"))
         }
         Some(scale) if scale.is_stopped => {

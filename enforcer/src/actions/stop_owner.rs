@@ -18,8 +18,7 @@ pub(super) fn stop(context: &ActionContext<'_>) -> ActionResult {
 
 fn try_stop(context: &ActionContext<'_>) -> Result<ActionResult, Ended> {
     let first = check(context, Recreated::Allow)?;
-    let others = context.request.peers.iter().filter_map(|peer| peer.subject.pod.clone()).collect();
-    let answer = read(context, &PodRequest::Owner { pod: first.name.clone(), others })?;
+    let answer = read(context, &PodRequest::Owner { pod: first.name.clone() })?;
     let (owner, scale) =
         eviction::stoppable(&answer, &first.name).map_err(|refusal| refused(refusal, &answer))?;
     eviction::not_undone((&first.facts, owner), context.request.cooldown, &context.request.stops)?;
@@ -28,8 +27,8 @@ fn try_stop(context: &ActionContext<'_>) -> Result<ActionResult, Ended> {
     };
     let requests: Vec<ActionRequest> = context.request.of_peers().filter(is_own).collect();
     if scale.own.len() as u64 != scale.pods || requests.len() + 1 != scale.own.len() {
-        let (name, own) = (&owner.object, scale.own.len());
-        let why = format!("{name} has {} pods, of which {own} match on this node", scale.pods);
+        let (name, all) = (&owner.object, scale.pods.max(scale.own.len() as u64));
+        let why = format!("{name} has {all} pods, of which {} match on this node", requests.len() + 1);
         return Err(Refusal { outcome: Outcome::OtherPods, why }.into());
     }
     if let Some(left) = context.looks.borrow_mut().compare(owner, scale) {
