@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::identity::millis;
 use crate::lease::Names;
+use crate::listed::ListedPids;
 use crate::memory::Held;
 use crate::unreleased::Account;
 use crate::utilization::{Instance, InstanceUsers, Question, Window};
@@ -166,22 +167,16 @@ impl Join<'_> {
         let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig, instance };
         let (unnamed, named): (Vec<&Entry>, Vec<&Entry>) =
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
-        let mut listed = last.map(|gpu| gpu.pids.clone()).unwrap_or_default();
-        if sample.entries.is_some() {
-            listed = listed.next(named.iter().map(|entry| entry.pid), self.end, |pid| self.facts(pid));
-        }
+        let listed = self.listed(last, sample.entries.is_some().then_some(&named));
         // The process that is listed has exited, and another one has its pid.
-        let (left, named): (Vec<&Entry>, Vec<&Entry>) = named
-            .into_iter()
-            .partition(|entry| self.facts(entry.pid).is_some_and(|facts| listed.is_another(facts)));
+        let is_left = |entry: &&Entry| self.facts(entry.pid).is_some_and(|facts| listed.is_another(facts));
+        let (left, named): (Vec<&Entry>, Vec<&Entry>) = named.into_iter().partition(is_left);
         let holders: Vec<Holder> =
             named.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
         let idle = window.idle(holders.iter().map(|holder| holder.utilization));
         let held = sample.entries.is_some().then(|| self.held((&unnamed, &left), &holders)).flatten();
         let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
-        for xid in sample.xids {
-            *xids.entry(xid).or_default() += 1;
-        }
+        sample.xids.into_iter().for_each(|xid| *xids.entry(xid).or_default() += 1);
         let parts = Parts::of(sample.memory, held).filter(|_| !mig || sample.about.mig.is_some());
         let account = Account::of(parts, &holders, &self.processes)
             .map(|account| account.at(self.at.boot, self.good_for));
@@ -252,6 +247,17 @@ impl Join<'_> {
             holder.carry_on(before, past.window);
         }
         holder
+    }
+
+    /// Returns the pids that the driver lists; those of before if there is no list.
+    fn listed(&self, last: Option<&Gpu>, entries: Option<&Vec<&Entry>>) -> ListedPids {
+        let before = last.map(|gpu| gpu.pids.clone()).unwrap_or_default();
+        match entries {
+            Some(entries) => {
+                before.next(entries.iter().map(|entry| entry.pid), self.end, |pid| self.facts(pid))
+            }
+            None => before,
+        }
     }
 
     /// Returns what is known of the process that has a pid now.
