@@ -102,12 +102,12 @@ pub(crate) fn find(pod: &ObjectName, reads: &impl Reads) -> Result<Option<Owner>
     same(pod, &found)?;
     let Some(reference) = controller(&found.metadata) else { return Ok(None) };
     let Some((known, name)) = place(reference, pod)? else { return unknown(reference, pod).map(Some) };
-    let direct = read_owner(&read, known, &name)?;
+    let direct = read_owner(read, known, &name)?;
     let mut chain = vec![(known, name, direct)];
     if let Some(reference) = controller(&chain[0].2.metadata) {
         let above = place(reference, pod)?.filter(|(above, _)| known.part_of == Some(above.kind));
         let Some((above, name)) = above else { return unknown(reference, pod).map(Some) };
-        let object = read_owner(&read, above, &name)?;
+        let object = read_owner(read, above, &name)?;
         if let Some(reference) = controller(&object.metadata) {
             return unknown(reference, pod).map(Some);
         }

@@ -238,14 +238,7 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
         return Some((status, headers, body));
     }
     if method == "GET" && path.ends_with("/pods") {
-        let is_listed = |(name, pod): &(&String, &Value)| {
-            let phase = &pod["status"]["phase"];
-            name.starts_with(&format!("{path}/")) && *phase != "Succeeded" && *phase != "Failed"
-        };
-        let items =
-            state.objects.iter().filter(is_listed).map(|(_, pod)| json!({"metadata": pod["metadata"]}));
-        let items: Vec<Value> = items.collect();
-        return Some((200, "", json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": items})));
+        return Some((200, "", list(path, &state.objects)));
     }
     let Some(pod) = state.objects.get_mut(path) else {
         let details = json!({"kind": "pods"});
@@ -272,6 +265,16 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
     let created =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     if matches!(reply, Some(Reply::Lost)) { None } else { Some((201, "", created)) }
+}
+
+/// Returns the metadata of the pods of a namespace that have not finished.
+fn list(path: &str, objects: &BTreeMap<String, Value>) -> Value {
+    let is_listed = |(name, pod): &(&String, &Value)| {
+        let phase = &pod["status"]["phase"];
+        name.starts_with(&format!("{path}/")) && *phase != "Succeeded" && *phase != "Failed"
+    };
+    let items = objects.iter().filter(is_listed).map(|(_, pod)| json!({"metadata": pod["metadata"]}));
+    json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": items.collect::<Vec<Value>>()})
 }
 
 /// Changes an object as a merge patch does. An API server refuses another UID and another version.
