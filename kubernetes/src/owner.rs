@@ -239,7 +239,7 @@ mod tests {
 
     /// Returns the UIDs of the pods that are those of the only owner, which has this kind.
     fn own(pod: &Value, (kind, owner): (&str, &str)) -> Option<BTreeSet<String>> {
-        Some(scale_of(pod, (kind, owner))?).filter(|scale| scale.is_its_own).map(|scale| scale.own)
+        scale_of(pod, (kind, owner)).filter(|scale| scale.is_its_own).map(|scale| scale.own)
     }
 
     /// The objects of a namespace: a pod, its owner, and a list of pods.

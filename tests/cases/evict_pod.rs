@@ -131,9 +131,19 @@ rules:
     }
 
     /// Starts a process in a container of a pod.
-    pub(crate) fn process(&self, (namespace, name, uid): (&str, &str, &str), container: char) -> Tenant {
+    pub(crate) fn process(&self, pod: (&str, &str, &str), container: char) -> Tenant {
+        self.contain(pod, container, Tenant::ending_on_term(&self.node.home))
+    }
+
+    /// Starts a process of this name in a container of a pod.
+    pub(crate) fn named_process(&self, pod: (&str, &str, &str), container: char, name: &str) -> Tenant {
+        let program = format!("printf {name} > /proc/$$/comm; echo ready; while :; do read nothing; done");
+        self.contain(pod, container, Tenant::shell(&self.node.home, &program))
+    }
+
+    /// Moves a process into a container of a pod.
+    fn contain(&self, (namespace, name, uid): (&str, &str, &str), container: char, tenant: Tenant) -> Tenant {
         let _ = fs::create_dir(self.pods.path().join(format!("{namespace}_{name}_{uid}")));
-        let tenant = Tenant::ending_on_term(&self.node.home);
         let (pod, id) = (uid.replace('-', "_"), container.to_string().repeat(64));
         self.slice.take(&format!("kubepods-pod{pod}.slice/cri-containerd-{id}.scope"), tenant.pid());
         tenant
@@ -401,12 +411,16 @@ fn protected_process_in_any_container_keeps_the_pod() {
     stage.api.add_pod(pod(), |_| {});
     let _idle = stage.holder(pod(), 'a');
     // The enforcer reads processes without GPU memory again before the action.
-    let sidecar = stage.process(pod(), 'b');
-    let name = fs::read_to_string(format!("/proc/{}/comm", sidecar.pid())).unwrap();
-    stage.rules("enforce", "{}", &format!("protect: {{comms: [{}]}}", name.trim()));
+    let _sidecar = stage.named_process(pod(), 'b', "guarded");
+    let unprotected = ("team", "lab", OTHER_UID.as_str());
+    stage.api.add_pod(unprotected, |_| {});
+    let mut evicted = stage.holder(unprotected, 'c');
+    stage.rules("enforce", "{}", "protect: {comms: [guarded]}");
     stage.start();
-    stage.until_ticks(8);
-    assert!(stage.api.requests().is_empty());
+    stage.until_evicted(&mut [&mut evicted]);
+    stage.until_ticks(4);
+    let evictions = stage.api.evictions();
+    assert!(evictions.iter().all(|it| it.what.contains("/pods/lab/")), "{evictions:?}");
 }
 
 #[test]
@@ -433,7 +447,8 @@ fn eviction_that_was_interrupted_never_evicts_another_pod() {
     tenant.end();
     stage.api.add_pod(other(), |_| {});
     let _new = stage.holder(other(), 'c');
-    stage.node.hold(&stage.process(other(), 'd'), 0, "used: 1GiB, sm: 90");
+    let busy = stage.process(other(), 'd');
+    stage.node.hold(&busy, 0, "used: 1GiB, sm: 90");
     stage.enforcer = Some(stage.node.home.enforcer(&[]));
     stage.until_ticks(8);
     let uids =

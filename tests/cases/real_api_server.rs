@@ -173,6 +173,17 @@ impl Real {
     }
 }
 
+/// Adds the same pod to the made-up API server.
+fn add_made_up((name, uid): (&str, &str), (node, owner): (&str, Option<&str>), api: &ApiServer) {
+    api.add_pod(("team", name, uid), |pod| {
+        pod["spec"]["nodeName"] = json!(node);
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(7);
+        if let Some(kind) = owner {
+            pod["metadata"]["ownerReferences"] = json!([{"kind": kind, "controller": true}]);
+        }
+    });
+}
+
 #[test]
 #[ignore = "needs an API server that takes minutes to build: make test-kubernetes"]
 fn real_api_server_answers_as_the_made_up_one() {
@@ -184,13 +195,7 @@ fn real_api_server_answers_as_the_made_up_one() {
     let fake = Service::start(&made_up);
     let add = |name: &str, node: &str, owner: Option<&str>| {
         let uid = real.pod(name, node, owner);
-        made_up.add_pod(("team", name, &uid), |pod| {
-            pod["spec"]["nodeName"] = json!(node);
-            pod["spec"]["terminationGracePeriodSeconds"] = json!(7);
-            if let Some(kind) = owner {
-                pod["metadata"]["ownerReferences"] = json!([{"kind": kind, "controller": true}]);
-            }
-        });
+        add_made_up((name, &uid), (node, owner), &made_up);
         uid
     };
     let same = |verb: &str, pod: (&str, &str)| {

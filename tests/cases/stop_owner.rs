@@ -219,24 +219,17 @@ fn owner_whose_pods_have_just_changed_is_kept() {
     owned.tenants.clear();
 }
 
-/// Its controller may be kept from counting a pod that names it.
-#[test]
-fn owner_with_a_pod_that_its_status_does_not_count_is_kept() {
-    let mut owned = Owned::new(REPLICA_SET).with_deployment(1);
-    owned.add_pod(2, REPLICA_SET);
-    owned.stage.node.hold(&owned.tenants[1], 0, "used: 1GiB, sm: 90");
-    let why = owned.start().until_kept("other_pods");
-    assert_eq!(why, "team/web has 2 pods, of which 1 match on this node");
-}
-
 #[test]
 fn owner_with_a_pod_that_does_not_match_is_kept() {
-    // The second pod is busy, or is not on this node.
-    let mut busy = Owned::new(REPLICA_SET).with_deployment(2);
-    busy.add_pod(2, REPLICA_SET);
-    busy.stage.node.hold(&busy.tenants[1], 0, "used: 1GiB, sm: 90");
+    // The second pod is busy, also if the controller is kept from counting it, or is not on this node.
+    let busy = |counted| {
+        let mut owned = Owned::new(REPLICA_SET).with_deployment(counted);
+        owned.add_pod(2, REPLICA_SET);
+        owned.stage.node.hold(&owned.tenants[1], 0, "used: 1GiB, sm: 90");
+        owned
+    };
     let away = Owned::new(REPLICA_SET).with_deployment(2);
-    for owned in [busy, away] {
+    for owned in [busy(2), busy(1), away] {
         let why = owned.start().until_kept("other_pods");
         assert_eq!(why, "team/web has 2 pods, of which 1 match on this node");
     }
@@ -247,14 +240,11 @@ fn protected_process_in_another_pod_keeps_the_owner() {
     let mut owned = Owned::new(REPLICA_SET).with_deployment(2);
     owned.add_pod(2, REPLICA_SET);
     // The enforcer reads processes without GPU memory again before the action.
-    let sidecar = owned.stage.process(("team", "web-2", &uid(2)), 'b');
-    let name = std::fs::read_to_string(format!("/proc/{}/comm", sidecar.pid())).unwrap();
+    let sidecar = owned.stage.named_process(("team", "web-2", &uid(2)), 'b', "guarded");
     owned.tenants.push(sidecar);
-    let protect = format!("protect: {{comms: [{}]}}", name.trim());
-    owned.stage.rules_with("enforce", "{stop_owner: {}}", &protect);
-    let owned = owned.start();
-    owned.stage.until_ticks(8);
-    assert!(owned.stage.api.patches().is_empty());
+    owned.stage.rules_with("enforce", "{stop_owner: {}}", "protect: {comms: [guarded]}");
+    let why = owned.start().until_kept("other_pods");
+    assert_eq!(why, "team/web has 2 pods, of which 1 match on this node");
 }
 
 /// A reason why an owner is not stopped, and how to get a node with it.

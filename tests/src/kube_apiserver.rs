@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -35,6 +35,14 @@ fn port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
+/// Returns the minor version of a program that prints `Kubernetes v1.36.2`.
+fn minor_version(program: &Path) -> u32 {
+    let version = Command::new(program).arg("--version").output();
+    let version = version.unwrap_or_else(|error| panic!("{}: {error}", program.display())).stdout;
+    let minor = String::from_utf8_lossy(&version).split('.').nth(1).and_then(|minor| minor.parse().ok());
+    minor.expect("a version")
+}
+
 impl KubeApiServer {
     /// Starts an API server. A client with the token [`TOKEN`] has its rights in namespace `team`.
     ///
@@ -43,11 +51,7 @@ impl KubeApiServer {
     pub fn start() -> Self {
         let built = programs::root().join("target/kube-apiserver/kube-apiserver");
         let program = env::var_os("KUBE_APISERVER").map_or(built, PathBuf::from);
-        let version = Command::new(&program).arg("--version").output();
-        let version = version.unwrap_or_else(|error| panic!("{}: {error}", program.display())).stdout;
-        // `Kubernetes v1.36.2`.
-        let minor = String::from_utf8_lossy(&version).split('.').nth(1).and_then(|minor| minor.parse().ok());
-        let minor = minor.expect("a version");
+        let minor = minor_version(&program);
         let directory = tempfile::tempdir().expect("a directory");
         let (path, [store, peer, secure]) = (directory.path(), [port(), port(), port()]);
         let tokens = format!("{ADMIN},admin,1,system:masters\n{TOKEN},{CLIENT},2\n");

@@ -123,6 +123,16 @@ struct Join<'a> {
     gaps: Gaps,
 }
 
+/// Entries of the driver's list of a GPU.
+#[derive(Default)]
+struct SortedEntries<'e> {
+    /// Without a pid in this PID namespace.
+    unnamed: Vec<&'e Entry>,
+    /// Of a process that has exited, while another one has its pid.
+    exited: Vec<&'e Entry>,
+    named: Vec<&'e Entry>,
+}
+
 /// Holders of a GPU at the start of the window, by pid, and the length of the window.
 struct Past<'a> {
     holders: HashMap<u32, &'a Holder>,
@@ -165,18 +175,15 @@ impl Join<'_> {
         let reading = sample.reading.cleaned(|pid| pids.contains(&pid), &mut self.gaps);
         let mig = sample.about.mig.is_some() || sample.telemetry.mig_enabled == Some(true);
         let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig, instance };
-        let (unnamed, named): (Vec<&Entry>, Vec<&Entry>) =
-            entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
-        let listed = self.listed(last, sample.entries.is_some().then_some(&named));
-        // The process that is listed has exited, and another one has its pid.
-        let is_left = |entry: &&Entry| self.facts(entry.pid).is_some_and(|facts| listed.is_another(facts));
-        let (left, named): (Vec<&Entry>, Vec<&Entry>) = named.into_iter().partition(is_left);
+        let (listed, sorted) = self.sorted(last, sample.entries.as_deref());
         let holders: Vec<Holder> =
-            named.into_iter().map(|entry| self.holder(entry, &window, &past)).collect();
+            sorted.named.iter().map(|entry| self.holder(entry, &window, &past)).collect();
         let idle = window.idle(holders.iter().map(|holder| holder.utilization));
-        let held = sample.entries.is_some().then(|| self.held((&unnamed, &left), &holders)).flatten();
+        let held = sample.entries.is_some().then(|| self.held(&sorted, &holders)).flatten();
         let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
-        sample.xids.into_iter().for_each(|xid| *xids.entry(xid).or_default() += 1);
+        for xid in sample.xids {
+            *xids.entry(xid).or_default() += 1;
+        }
         let parts = Parts::of(sample.memory, held).filter(|_| !mig || sample.about.mig.is_some());
         let account = Account::of(parts, &holders, &self.processes)
             .map(|account| account.at(self.at.boot, self.good_for));
@@ -249,15 +256,20 @@ impl Join<'_> {
         holder
     }
 
-    /// Returns the pids that the driver lists; those of before if there is no list.
-    fn listed(&self, last: Option<&Gpu>, entries: Option<&Vec<&Entry>>) -> ListedPids {
+    /// Sorts the entries of the driver's list, and returns since when their pids are listed; without a list, the pids of before.
+    fn sorted<'e>(
+        &self,
+        last: Option<&Gpu>,
+        entries: Option<&'e [Entry]>,
+    ) -> (ListedPids, SortedEntries<'e>) {
         let before = last.map(|gpu| gpu.pids.clone()).unwrap_or_default();
-        match entries {
-            Some(entries) => {
-                before.next(entries.iter().map(|entry| entry.pid), self.end, |pid| self.facts(pid))
-            }
-            None => before,
-        }
+        let Some(entries) = entries else { return (before, SortedEntries::default()) };
+        let (unnamed, named): (Vec<_>, Vec<_>) =
+            entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
+        let pids = before.next(named.iter().map(|entry| entry.pid), self.end, |pid| self.facts(pid));
+        let is_exited = |entry: &&Entry| self.facts(entry.pid).is_some_and(|facts| pids.is_another(facts));
+        let (exited, named) = named.into_iter().partition(is_exited);
+        (pids, SortedEntries { unnamed, exited, named })
     }
 
     /// Returns what is known of the process that has a pid now.
@@ -293,7 +305,8 @@ impl Join<'_> {
     }
 
     /// Sums the memory by kind of holder; `None` if a holder's memory or the PID namespace is unknown.
-    fn held(&self, (unnamed, left): (&[&Entry], &[&Entry]), holders: &[Holder]) -> Option<Held> {
+    fn held(&self, entries: &SortedEntries<'_>, holders: &[Holder]) -> Option<Held> {
+        let SortedEntries { unnamed, exited, .. } = entries;
         if self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
             return None;
         }
@@ -301,7 +314,7 @@ impl Join<'_> {
         for entry in unnamed {
             held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;
         }
-        for entry in left {
+        for entry in exited {
             held.dead_pids = held.dead_pids.checked_add(entry.memory?)?;
         }
         for holder in holders {

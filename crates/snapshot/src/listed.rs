@@ -12,7 +12,7 @@ const SLACK: Duration = Duration::from_millis(20);
 /// A pid in the driver's list of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListedPid {
-    /// End of the first sample without a gap in which the pid was listed, since boot.
+    /// End of the first of the consecutive samples in which the pid was listed, since boot.
     since: Duration,
     /// Owner of the process that had the pid.
     uid: Option<u32>,

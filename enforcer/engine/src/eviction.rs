@@ -96,9 +96,7 @@ pub fn stoppable<'a>(answer: &'a PodAnswer, pod: &ObjectName) -> Result<(&'a Own
     };
     let kind = owner.kind.escape_default();
     match &owner.scale {
-        None => {
-            refusal(Outcome::NotStoppable, &format!("its owner is of a kind that is not stopped ({kind})"))
-        }
+        None => refusal(Outcome::NotStoppable, &format!("its owner cannot be stopped ({kind})")),
         Some(scale) if !scale.is_its_own => {
             refusal(Outcome::NotStoppable, &format!("it names an owner that does not select it ({kind})"))
         }

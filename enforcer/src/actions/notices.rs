@@ -23,8 +23,8 @@ use bailiff_engine::policy::mail::Mail;
 use bailiff_engine::verdict::Outcome;
 use bailiff_snapshot::pod_api::{EventReason, PodRequest};
 
-/// Maximum number of queued notifications per channel: about all targets, and about those of one user or namespace. Mail is never dropped
-/// in practice, because many notifications share a message.
+/// Maximum number of queued notifications per channel: about all targets, and about those of one user or namespace. Mail is never
+/// dropped in practice, because many notifications share a message.
 const QUEUE: usize = 512;
 const QUEUE_OF_ONE: usize = 64;
 const MAIL_QUEUE: usize = 1 << 14;

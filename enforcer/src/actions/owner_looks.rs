@@ -1,6 +1,6 @@
 //! Comparison of an owner of pods with what was read of it before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bailiff_snapshot::pod_api::{Owner, Scale};
@@ -20,10 +20,11 @@ const MOST_LOOKS: usize = 1024;
 pub(super) struct OwnerLooks(BTreeMap<String, Look>);
 
 /// What was read of an owner at first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Look {
     at: Duration,
-    scale: Scale,
+    /// Number of its pods, and their UIDs. Any annotation changes its version, which is not compared.
+    pods: (u64, BTreeSet<String>),
 }
 
 impl OwnerLooks {
@@ -34,11 +35,10 @@ impl OwnerLooks {
         if self.0.len() >= MOST_LOOKS {
             self.0.clear();
         }
-        let look = self.0.entry(owner.object.uid().to_owned());
-        let look = look.or_insert_with(|| Look { at: now, scale: scale.clone() });
-        // Any annotation changes the version.
-        if (look.scale.pods, &look.scale.own) != (scale.pods, &scale.own) {
-            *look = Look { at: now, scale: scale.clone() };
+        let read = Look { at: now, pods: (scale.pods, scale.own.clone()) };
+        let look = self.0.entry(owner.object.uid().to_owned()).or_insert(Look { at: now, ..Look::default() });
+        if look.pods != read.pods {
+            *look = read;
         }
         Some(UNCHANGED.saturating_sub(now.saturating_sub(look.at))).filter(|left| !left.is_zero())
     }

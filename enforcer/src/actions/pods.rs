@@ -50,6 +50,7 @@ pub(super) struct CheckedPod<'a> {
 /// A request about pods in progress.
 pub(super) struct PodAction<'a> {
     context: &'a ActionContext<'a>,
+    kubernetes: &'a Kubernetes,
     pods: Vec<CheckedPod<'a>>,
     /// What is sent; whether it is only a test is set later.
     request: PodRequest,
@@ -58,7 +59,7 @@ pub(super) struct PodAction<'a> {
 }
 
 /// Returns how the API server is asked.
-pub(super) fn settings<'a>(context: &ActionContext<'a>) -> Result<&'a Kubernetes, Refusal> {
+fn settings<'a>(context: &ActionContext<'a>) -> Result<&'a Kubernetes, Refusal> {
     let kubernetes = context.request.kubernetes.as_deref();
     kubernetes.ok_or_else(|| Refusal::refused("the rules have no `kubernetes`"))
 }
@@ -153,12 +154,13 @@ impl<'a> PodAction<'a> {
         mut pods: Vec<CheckedPod<'a>>,
         request: PodRequest,
     ) -> Result<Self, Ended> {
+        let kubernetes = settings(context)?;
         let before = context.inbox.view().map(|view| Memory::of(&view.snapshot));
         in_time(context, "reading took too long")?;
         for pod in &mut pods {
             pod.group.renew_after_a_while()?;
         }
-        Ok(Self { context, pods, request, before })
+        Ok(Self { context, kubernetes, pods, request, before })
     }
 
     /// Sends the request, or in dry-run mode has the API server test it.
@@ -188,8 +190,7 @@ impl<'a> PodAction<'a> {
         if let PodRequest::Evict { dry_run, .. } | PodRequest::Stop { dry_run, .. } = &mut request {
             *dry_run = test;
         }
-        let socket = self.context.request.kubernetes.as_deref().map(|kubernetes| kubernetes.socket.as_path());
-        let answer = query(socket.unwrap_or(Path::new("")), &request);
+        let answer = query(&self.kubernetes.socket, &request);
         answer.unwrap_or_else(|message| PodAnswer { message, ..PodAnswer::default() })
     }
 

@@ -40,7 +40,7 @@ use crate::clock::{Deadline, now};
 use crate::policy_file;
 use crate::privileged;
 use crate::settings::Settings;
-use crate::status::tally::{ApiRequest, LeaseAct, Skipped};
+use crate::status::tally::{LeaseAct, Skipped};
 use crate::status::{Open, PolicyStatus, Status};
 use crate::stream::{self, Arrival};
 use crate::web::{Reload, Routes};
@@ -404,10 +404,6 @@ impl Daemon {
         let before = self.status.breakers.clone();
         status::refresh(&mut self.status, &self.engine, &self.flagged);
         self.record_breakers(&before, &self.status.breakers);
-        for ((verb, status), count) in actions::pod_requests() {
-            let code = if status == 0 { "none".to_owned() } else { status.to_string() };
-            self.status.counters.pod_requests.set(ApiRequest { verb: verb.to_owned(), code }, count);
-        }
         self.shown.send_replace(Arc::new(self.status.clone()));
     }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::actions::notices::Delivered;
+use crate::actions::pod_requests;
 use crate::clock::now;
 use crate::settings::Settings;
-use crate::status::tally::{Counters, Notice};
+use crate::status::tally::{ApiRequest, Counters, Notice};
 use crate::status::{
     Breaker, Budget, Cap, Flag, HoldStatus, Open, Pending, PolicyStatus, RuleStatus, Scope, Status, Stream,
 };
@@ -67,6 +68,10 @@ pub(super) fn refresh(status: &mut Status, engine: &Engine, flagged: &Flagged) {
     status.rules = rules(engine, &status.stream, &status.owner_holds);
     status.flags = flags(engine, flagged);
     status.pending = pending(engine);
+    for ((verb, status_code), count) in pod_requests() {
+        let code = if status_code == 0 { "none".to_owned() } else { status_code.to_string() };
+        status.counters.pod_requests.set(ApiRequest { verb: verb.to_owned(), code }, count);
+    }
 }
 
 fn holds(engine: &Engine) -> Vec<HoldStatus> {

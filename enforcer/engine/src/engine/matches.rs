@@ -54,13 +54,9 @@ impl Engine {
     /// every attempt against a target to be cancelled, so all targets of this user come after those of others then.
     pub(super) fn sort(&self, candidates: &mut [Candidate], tick: &Tick<'_>) {
         let target = |candidate: &Candidate| &tick.view.targets[candidate.subject];
-        let user = |candidate: &Candidate| {
-            // Users in pods choose their uids, so pods of a namespace count as those of a user.
-            let namespace = tick.view.pod(target(candidate)).map(|pod| pod.namespace().to_owned());
-            let uid = subject::owner(target(candidate), tick.view).filter(|_| namespace.is_none());
-            (self.actions.user(uid), namespace)
-        };
-        let mut cancelled: BTreeMap<(Option<u32>, Option<String>), u8> = BTreeMap::new();
+        let user =
+            |candidate: &Candidate| subject::author(target(candidate), tick.view, &self.actions.subordinate);
+        let mut cancelled: BTreeMap<subject::Author, u8> = BTreeMap::new();
         for candidate in candidates.iter().filter(|candidate| candidate.progress.cancelled > 0) {
             let most = cancelled.entry(user(candidate)).or_default();
             *most = candidate.progress.cancelled.max(*most);

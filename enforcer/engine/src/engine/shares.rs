@@ -67,7 +67,7 @@ impl Shares {
         let (mut all, mut some) = (0, 0);
         let targets = view.targets.iter().zip(unprotected);
         for (target, unprotected) in targets.filter(|(target, _)| target.kind == kind) {
-            let owner = owner_of(target, view, uids);
+            let owner = subject::author(target, view, uids);
             let workload = || workload_of(target, view).any(|workload| self.matching.contains(workload));
             if if kind == Kind::Workload { workload() } else { self.jobs.contains(&target.id) } {
                 matching.insert(owner.clone());
@@ -95,11 +95,11 @@ impl Shares {
 
     /// Returns for how many owners most outcomes are unknown. Owners of protected targets do not count.
     fn unknown_users(&self, (view, unprotected): (&View, &[Truth]), uids: &SubordinateUids) -> Share {
-        let mut users: HashMap<Owner, Share> = HashMap::new();
+        let mut users: HashMap<subject::Author, Share> = HashMap::new();
         for (place, unknown) in &self.evaluated {
             let counts = *unknown || unprotected.get(*place) == Some(&Truth::True);
             let target = view.targets.get(*place).filter(|_| counts);
-            let owner = target.map(|target| owner_of(target, view, uids));
+            let owner = target.map(|target| subject::author(target, view, uids));
             let Some(owner) = owner.filter(|owner| *owner != (None, None)) else { continue };
             let share = users.entry(owner).or_default();
             share.some += usize::from(*unknown);
@@ -142,20 +142,6 @@ impl ActionTracker {
         self.breakers.forget_failures(tick, reset);
         self.breakers.see_driver(self.is_acting(), tick);
     }
-}
-
-/// A user, or the namespace of a pod.
-type Owner = (Option<u32>, Option<String>);
-
-/// Returns whose target it is. Users in pods choose their uids, so the namespace counts.
-fn owner_of(target: &Target, view: &View, uids: &SubordinateUids) -> Owner {
-    if target.kind != Kind::Pod {
-        return (subject::owner(target, view).map(|uid| uids.user(uid)), None);
-    }
-    let namespace = view.pod(target).map(|pod| pod.namespace().to_owned());
-    // A pod has processes of several users: one is that which waits for its containers.
-    let uid = subject::charged(target, view).filter(|_| namespace.is_none());
-    (uid.map(|uid| uids.user(uid)), namespace)
 }
 
 /// The workloads that a target belongs to.

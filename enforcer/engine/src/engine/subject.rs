@@ -7,6 +7,7 @@ use crate::policy::{Condition, Selector};
 use crate::value::{Unit, Value};
 use crate::verdict::{Asked, Member, Subject};
 use crate::view::{Target, View};
+use bailiff_snapshot::SubordinateUids;
 
 /// Maximum number of listed processes without memory: an action reads all processes again.
 const MOST_OTHERS: usize = 64;
@@ -40,6 +41,20 @@ pub(crate) fn has_process(target: &Target, pid: u32, view: &View) -> bool {
 /// Returns the uid that budgets and failures are counted for, as [`Subject::charged`].
 pub(crate) fn charged(target: &Target, view: &View) -> Option<u32> {
     owner(target, view).or_else(|| holders(target, view).chain(others(target, view)).next()?.uid)
+}
+
+/// A user, or the namespace of a pod.
+pub(crate) type Author = (Option<u32>, Option<String>);
+
+/// Returns whose target it is. Users in pods choose their uids, so the namespace counts.
+pub(crate) fn author(target: &Target, view: &View, uids: &SubordinateUids) -> Author {
+    if target.kind != Kind::Pod {
+        return (owner(target, view).map(|uid| uids.user(uid)), None);
+    }
+    let namespace = view.pod(target).map(|pod| pod.namespace().to_owned());
+    // A pod has processes of several users: one is that which waits for its containers.
+    let uid = charged(target, view).filter(|_| namespace.is_none());
+    (uid.map(|uid| uids.user(uid)), namespace)
 }
 
 /// Returns the memory of a target's processes; `None` if that of one is unknown, or if there is none.
