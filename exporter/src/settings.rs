@@ -226,6 +226,15 @@ mod tests {
         );
         assert_eq!(settings.sampler.deadline, Duration::from_secs(2));
         assert_eq!(settings.once, None);
+        assert!(settings.sampler.pod_resources.is_none());
+    }
+
+    #[test]
+    fn kubelet_is_asked_every_30_seconds() {
+        let settings = settings(&["--pod-resources"]).expect("a path is not needed");
+        let kubelet = settings.sampler.pod_resources.expect("it is asked");
+        assert_eq!(kubelet.interval, Duration::from_secs(30));
+        assert_eq!(kubelet.socket, PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock"));
     }
 
     #[test]

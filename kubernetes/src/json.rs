@@ -406,12 +406,10 @@ pub(crate) fn event(
 ) -> Value {
     let known = ACTIONS.iter().find(|known| known.0 == reason);
     let (action, kind) = known.map_or(("Notify", "Normal"), |known| (known.1, known.2));
-    // The name that the API server generates must not contain `.-`.
-    let prefix = pod.name().trim_end_matches('.');
     json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"namespace": pod.namespace(), "generateName": format!("{prefix}-")},
+        "metadata": {"namespace": pod.namespace(), "generateName": format!("{}-", pod.name())},
         "eventTime": humantime::format_rfc3339_micros(now).to_string(),
         "reportingController": "gpu-bailiff",
         "reportingInstance": node,
@@ -423,4 +421,19 @@ pub(crate) fn event(
             "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace(), "name": pod.name(), "uid": pod.uid(),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_of_an_event_is_cut_between_letters() {
+        let pod = ObjectName::new("team", "web", "0b1c2d3e-0000-4000-8000-000000000001").expect("a name");
+        let note = "a".to_owned() + &"ä".repeat(3000);
+        let event = event(&pod, (EventReason::StopFailed, &note), "node-1", SystemTime::UNIX_EPOCH);
+        assert_eq!(event["note"].as_str().map(str::len), Some(LONGEST_NOTE - 1));
+        assert_eq!((&event["action"], &event["type"]), (&json!("Stop"), &json!("Warning")));
+        assert_eq!(event["metadata"], json!({"namespace": "team", "generateName": "web-"}));
+    }
 }

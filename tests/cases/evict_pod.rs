@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use bailiff_lifecycle::control::query;
 use end_to_end::api_server::{ApiServer, Reply, failure};
@@ -58,7 +59,7 @@ impl Stage {
         Self::with(&[])
     }
 
-    fn with(exporter_flags: &[&str]) -> Self {
+    pub(crate) fn with(exporter_flags: &[&str]) -> Self {
         let pods = tempfile::tempdir().unwrap();
         let flag = format!("--pods={}", pods.path().display());
         let ticks: Vec<&str> =
@@ -116,6 +117,8 @@ rules:
         let mut command = Command::new(programs::built("bailiff-kubernetes"));
         command.args(["--socket", &self.socket(), "--api-server", address]);
         command.arg("--service-account").arg(self.api.account()).env("BAILIFF_NODE_NAME", "node-1");
+        // It uses no proxy.
+        command.env("HTTPS_PROXY", "http://127.0.0.1:1").env("ALL_PROXY", "http://127.0.0.1:1");
         command
     }
 
@@ -172,6 +175,18 @@ rules:
         }
     }
 
+    /// Waits for a result in the metric of results.
+    fn until_counted(&self, result: &str) {
+        let labels = [("rule", "idle-pod"), ("result", result)];
+        let enforcer = self.enforcer.as_ref().unwrap();
+        enforcer.until(result, |page| page.happened("bailiff_kills_total", &labels).then_some(()));
+    }
+
+    /// Sends a request to `bailiff-kubernetes`.
+    fn query(&self, request: &Value) -> Value {
+        query(&self.node.home.path().join("api.sock"), request).unwrap()
+    }
+
     fn until_result(&self, result: &str) -> Value {
         self.node.home.until_line("evict_pod", result)
     }
@@ -208,11 +223,14 @@ fn idle_pod_is_evicted_by_its_uid_and_no_process_is_signalled() {
     let evictions = stage.api.evictions();
     assert_eq!(evictions.len(), 1);
     assert_eq!(evictions[0].what, "POST /api/v1/namespaces/team/pods/web/eviction");
-    assert_eq!(evictions[0].body["deleteOptions"], json!({"preconditions": {"uid": *UID}}));
-    let enforcer = stage.enforcer.as_ref().unwrap();
-    let labels = [("result", "released")];
-    enforcer
-        .until("the metric", |page| page.value("bailiff_kills_total", &labels).filter(|count| *count > 0.0));
+    let body = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": "team", "name": "web"},
+        "deleteOptions": {"preconditions": {"uid": *UID}},
+    });
+    assert_eq!(evictions[0].body, body);
+    stage.until_counted("released");
+    let labels = [("verb", "evict"), ("code", "201")];
+    assert!(stage.enforcer.as_ref().unwrap().page().happened("bailiff_kubernetes_requests_total", &labels));
 }
 
 #[test]
@@ -224,6 +242,28 @@ fn dry_run_tests_the_eviction() {
     assert_eq!(line["detail"], "dry run: would evict pod team/web: the API server would accept it", "{line}");
     assert!(stage.api.requests().iter().any(|request| request.what.ends_with("/web/eviction?dryRun=All")));
     assert!(stage.api.evictions().is_empty() && tenant.is_running());
+    let pid = tenant.pid().to_string();
+    until("the explanation", || {
+        let output = stage.enforcer.as_ref().unwrap().run(&["explain", "--pid", &pid]).stdout;
+        String::from_utf8_lossy(&output).contains("the API server would accept it").then_some(())
+    });
+}
+
+#[test]
+fn dry_run_says_what_would_prevent_the_eviction() {
+    let forbidden = failure(403, "Forbidden", "not this pod, or not on this node", &Value::Null);
+    for (reply, why) in [
+        (Reply::With(429, "", by_budget()), "the API server answered 429: Cannot evict pod"),
+        (Reply::With(403, "", forbidden), "the API server answered 403: not this pod"),
+    ] {
+        let mut stage = Stage::new();
+        stage.rules("dry-run", "{}", "");
+        stage.api.reply(&[reply]);
+        let _tenant = stage.with_pod(|_| {});
+        let line = stage.until_result("dry_run");
+        let expected = format!("dry run: would evict pod team/web: {why}");
+        assert!(line["detail"].as_str().unwrap().starts_with(&expected), "{line}");
+    }
 }
 
 #[test]
@@ -252,7 +292,34 @@ fn pods_that_would_come_back_are_skipped() {
         let line = stage.until_result("not_evictable");
         assert!(line["detail"].as_str().unwrap().contains(kind), "{line}");
         assert!(stage.api.evictions().is_empty() && tenant.is_running(), "{kind}");
+        if kind == "Job" {
+            stage.until_counted("not_evictable");
+        }
     }
+    // The admission policy also refuses a pod that names a DaemonSet beside its controller.
+    let mut stage = Stage::new();
+    let _tenant = stage.with_pod(|pod| pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]));
+    stage.until_result("not_evictable");
+}
+
+#[test]
+fn pod_in_the_own_namespace_is_kept() {
+    let mut stage = Stage::new();
+    fs::write(stage.api.account().join("namespace"), "team").unwrap();
+    let _tenant = stage.with_pod(|_| {});
+    let line = stage.until_result("not_evictable");
+    assert!(line["detail"].as_str().unwrap().contains("namespace belongs to"), "{line}");
+}
+
+/// Directories of logs have names of pods.
+#[test]
+fn pod_with_an_invalid_name_is_not_sent_to_the_api_server() {
+    let mut stage = Stage::new();
+    let _tenant = stage.holder(("team", "web%2feviction", &UID), 'a');
+    stage.start();
+    let line = stage.until_result("refused");
+    assert!(line["detail"].as_str().unwrap().contains("the name of the pod is not known"), "{line}");
+    assert!(stage.api.requests().is_empty());
 }
 
 #[test]
@@ -351,7 +418,7 @@ fn every_refusal_of_an_eviction_has_its_result() {
             "the API server of Kubernetes",
         ),
         (
-            Reply::With(302, "Location: https://127.0.0.1:1/\r\n", json!("moved")),
+            Reply::With(302, "Location: /elsewhere\r\n", json!("moved")),
             "unknown",
             "the API server of Kubernetes",
         ),
@@ -366,7 +433,64 @@ fn every_refusal_of_an_eviction_has_its_result() {
         let withheld = stage.node.home.until_line("evict_pod", "withheld");
         let detail = withheld["detail"].as_str().unwrap();
         assert!(detail.contains(hold), "{reply:?}: {withheld}");
+        let asked = stage.api.requests();
+        assert!(!asked.iter().any(|request| request.what.contains("elsewhere")), "{asked:?}");
     }
+}
+
+#[test]
+fn time_to_wait_is_read_from_each_form_of_an_answer() {
+    let mut stage = Stage::new();
+    stage.api.add_pod(pod(), |_| {});
+    stage.start_kubernetes();
+    let details = |seconds: u32| failure(429, "TooManyRequests", "", &json!({"retryAfterSeconds": seconds}));
+    let plain = failure(429, "TooManyRequests", "", &Value::Null);
+    for (header, body, expected) in [
+        ("Retry-After: 600\r\n", plain.clone(), json!(600)),
+        ("", details(7), json!(7)),
+        ("Retry-After: Wed, 21 Oct 2015 07:28:00 GMT\r\n", plain, Value::Null),
+    ] {
+        stage.api.reply(&[Reply::With(429, header, body)]);
+        let answer = stage.query(
+            &json!({"evict": {"pod": {"namespace": "team", "name": "web", "uid": *UID}, "dry_run": false}}),
+        );
+        assert_eq!((&answer["status"], &answer["retry_after"]), (&json!(429), &expected), "{answer}");
+    }
+}
+
+/// An API server answers after 10 s if another pod of the name is pending. After 20 s, it is not waited for any longer.
+#[test]
+fn late_answer_is_waited_for_but_not_for_ever() {
+    for (seconds, result) in [(11, "released"), (90, "unknown")] {
+        let mut stage = Stage::new();
+        stage.api.reply(&[Reply::Late(Duration::from_secs(seconds))]);
+        let mut tenant = stage.with_pod(|_| {});
+        stage.until_evicted(&mut [&mut tenant]);
+        stage.until_result(result);
+    }
+}
+
+#[test]
+fn pod_is_read_again_after_an_eviction_without_an_answer() {
+    let mut stage = Stage::new();
+    stage.api.reply(&[Reply::Lost]);
+    let _tenant = stage.with_pod(|_| {});
+    stage.until_result("unknown");
+    let line = stage.until_result("terminating");
+    assert!(line["detail"].as_str().unwrap().contains("it is being deleted"), "{line}");
+    assert_eq!(stage.api.evictions().len(), 1);
+}
+
+#[test]
+fn memory_that_the_driver_still_lists_is_not_released() {
+    let mut stage = Stage::new();
+    stage.api.add_pod(pod(), |_| {});
+    let mut tenant = stage.process(pod(), 'a');
+    stage.node.hold_pid(tenant.pid(), "used: 1GiB");
+    stage.start();
+    stage.until_evicted(&mut [&mut tenant]);
+    let line = stage.until_result("gone_not_released");
+    assert!(line["detail"].as_str().unwrap().contains("the driver still lists process"), "{line}");
 }
 
 #[test]
@@ -387,12 +511,14 @@ fn eviction_is_tried_again_after_a_lost_answer_and_verified() {
 #[test]
 fn processes_that_still_run_after_the_grace_period_are_not_signalled() {
     let mut stage = Stage::new();
-    stage.rules("enforce", "{}", "");
+    stage.channel("{pod: {event: true}}", "{notify: [pod]}, {evict_pod: {}}");
     let tenant = stage.with_pod(|pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(0));
     let line = stage.until_result("not_terminated");
     assert!(line["detail"].as_str().unwrap().contains(&tenant.pid().to_string()), "{line}");
     assert!(tenant.is_running() && tenant.terms_received() == 0);
     assert_eq!(stage.api.evictions().len(), 1);
+    let is_failed = |event: &Value| event["reason"] == "EvictionFailed" && event["type"] == "Warning";
+    until("the Event", || stage.api.events().iter().any(is_failed).then_some(()));
 }
 
 #[test]
@@ -412,6 +538,9 @@ fn protected_process_in_any_container_keeps_the_pod() {
     let _idle = stage.holder(pod(), 'a');
     // The enforcer reads processes without GPU memory again before the action.
     let _sidecar = stage.named_process(pod(), 'b', "guarded");
+    // The exporter reads names of new pods once in a second.
+    let rules = fs::read_to_string(stage.node.home.rules()).unwrap();
+    stage.node.home.write(&rules.replace("for: {samples: 3}", "for: {samples: 8}"));
     let unprotected = ("team", "lab", OTHER_UID.as_str());
     stage.api.add_pod(unprotected, |_| {});
     let mut evicted = stage.holder(unprotected, 'c');
@@ -426,34 +555,92 @@ fn protected_process_in_any_container_keeps_the_pod() {
 #[test]
 fn dead_service_holds_the_step_and_nothing_else() {
     let mut stage = Stage::new();
+    let rules = fs::read_to_string(stage.node.home.rules()).unwrap();
+    let other = "  - {name: other, target: workload, select: {comms: [outside]}, when: {gpu_util: {max: 1%}},
+    for: {samples: 3}, then: [{after: {samples: 8}, terminate: {}}]}";
+    stage.node.home.write(&format!("{rules}{other}\n"));
     stage.api.add_pod(pod(), |_| {});
-    let _tenant = stage.holder(pod(), 'a');
+    let tenant = stage.holder(pod(), 'a');
+    let outside = "printf outside > /proc/$$/comm; echo ready; while :; do read nothing; done";
+    let outside = Tenant::shell(&stage.node.home, outside);
+    stage.node.hold(&outside, 0, "used: 1GiB");
     stage.enforcer = Some(stage.node.home.enforcer(&[]));
     let line = stage.until_result("no_answer");
     assert!(line["detail"].as_str().unwrap().contains("api.sock"), "{line}");
+    let withheld = stage.node.home.until_line("evict_pod", "withheld");
+    assert!(withheld["detail"].as_str().unwrap().contains("the API server of Kubernetes"), "{withheld}");
+    outside.gone();
+    assert!(tenant.is_running());
+    let enforcer = stage.enforcer.as_ref().unwrap();
+    let labels = [("verb", "get"), ("code", "none")];
+    assert!(enforcer.page().happened("bailiff_kubernetes_requests_total", &labels));
     stage.start_kubernetes();
     // It is asked again after 10 s.
     until("an eviction", || (!stage.api.evictions().is_empty()).then_some(()));
 }
 
-#[test]
-fn eviction_that_was_interrupted_never_evicts_another_pod() {
+/// A moment at which a program is killed.
+struct Moment {
+    name: &'static str,
+    reply: Option<Reply>,
+    /// Whether it has come.
+    has_come: fn(&ApiServer) -> bool,
+    /// Whether `bailiff-kubernetes` is killed in place of the enforcer.
+    kills_client: bool,
+}
+
+/// Kills a program while it evicts a pod, which is then replaced by one of the same name with a busy container.
+fn interrupt(moment: &Moment) {
     let mut stage = Stage::new();
+    stage.api.reply(moment.reply.as_slice());
     let mut tenant = stage.with_pod(|_| {});
-    until("an eviction", || (!stage.api.evictions().is_empty()).then_some(()));
-    // SIGKILL between the request and the verification; the pod is replaced by one of the same name.
-    stage.enforcer.as_ref().unwrap().signal(rustix::process::Signal::KILL);
-    drop(stage.enforcer.take());
+    until(moment.name, || (moment.has_come)(&stage.api).then_some(()));
+    let begun = stage.node.home.line("evict_pod", "begun");
+    assert!(stage.api.evictions().is_empty() || begun.is_some(), "{}: it is recorded first", moment.name);
+    if moment.kills_client {
+        let mut client = stage.kubernetes.take().unwrap();
+        client.kill().unwrap();
+        client.wait().unwrap();
+    } else {
+        stage.enforcer.as_ref().unwrap().signal(rustix::process::Signal::KILL);
+        drop(stage.enforcer.take());
+    }
     tenant.end();
     stage.api.add_pod(other(), |_| {});
     let _new = stage.holder(other(), 'c');
     let busy = stage.process(other(), 'd');
     stage.node.hold(&busy, 0, "used: 1GiB, sm: 90");
-    stage.enforcer = Some(stage.node.home.enforcer(&[]));
+    if moment.kills_client {
+        stage.start_kubernetes();
+    } else {
+        stage.enforcer = Some(stage.node.home.enforcer(&[]));
+    }
     stage.until_ticks(8);
-    let uids =
-        stage.api.evictions().into_iter().map(|it| it.body["deleteOptions"]["preconditions"]["uid"].clone());
-    assert_eq!(uids.collect::<Vec<Value>>(), [json!(*UID)]);
+    for eviction in stage.api.evictions() {
+        let uid = &eviction.body["deleteOptions"]["preconditions"]["uid"];
+        assert_eq!(uid, &json!(*UID), "{}", moment.name);
+    }
+}
+
+#[test]
+fn eviction_that_was_interrupted_never_evicts_another_pod() {
+    let is_read = |api: &ApiServer| !api.requests().is_empty();
+    let is_evicted = |api: &ApiServer| !api.evictions().is_empty();
+    let late = || Some(Reply::Late(Duration::from_secs(2)));
+    for moment in [
+        Moment { name: "the pod is read", reply: None, has_come: is_read, kills_client: false },
+        Moment { name: "no answer yet", reply: late(), has_come: is_evicted, kills_client: false },
+        Moment { name: "answered", reply: None, has_come: is_evicted, kills_client: false },
+        Moment {
+            name: "connection lost",
+            reply: Some(Reply::Lost),
+            has_come: is_evicted,
+            kills_client: false,
+        },
+        Moment { name: "the client", reply: late(), has_come: is_evicted, kills_client: true },
+    ] {
+        interrupt(&moment);
+    }
 }
 
 #[test]
@@ -463,6 +650,8 @@ fn events_say_what_happens_to_the_pod() {
         "{pod: {event: true}}",
         "{notify: [pod]}, {after: {samples: 2}, evict_pod: {requires_notice: true}}",
     );
+    let rules = fs::read_to_string(stage.node.home.rules()).unwrap();
+    stage.node.home.write(&rules.replace("for: {samples: 3}", "for: {samples: 8}"));
     let mut tenant = stage.with_pod(|_| {});
     stage.until_evicted(&mut [&mut tenant]);
     stage.until_result("released");
@@ -480,7 +669,25 @@ fn events_say_what_happens_to_the_pod() {
         );
         assert_eq!(event["metadata"], json!({"namespace": "team", "generateName": "web-"}));
     }
-    assert!(events[0]["note"].as_str().unwrap().contains("will be evicted"), "{}", events[0]);
+    // Since when, and until when.
+    let note = events[0]["note"].as_str().unwrap();
+    let (_, times) = note.split_once("cpu_util is ").unwrap();
+    assert!(times.contains(", since 20") && times.contains("It will be evicted at about 20"), "{note}");
+}
+
+#[test]
+fn refused_event_is_counted_and_the_pod_is_evicted() {
+    let mut stage = Stage::new();
+    stage.channel("{pod: {event: true}}", "{notify: [pod]}, {evict_pod: {}}");
+    stage.api.refuse_events();
+    let mut tenant = stage.with_pod(|_| {});
+    stage.until_evicted(&mut [&mut tenant]);
+    stage.until_result("released");
+    let line = stage.node.home.until_line("notify", "failed");
+    assert!(line["detail"].as_str().unwrap().contains("403: no role for Events"), "{line}");
+    let labels = [("channel", "pod"), ("result", "failed")];
+    let enforcer = stage.enforcer.as_ref().unwrap();
+    enforcer.until("the metric", |page| page.happened("bailiff_notifications_total", &labels).then_some(()));
 }
 
 #[test]
@@ -499,22 +706,35 @@ fn blocked_eviction_is_an_event_once_in_an_hour() {
     assert!(events[1]["note"].as_str().unwrap().contains("a disruption budget"), "{}", events[1]);
 }
 
+/// Returns a node with a pod that its annotation keeps for at most this time.
+fn kept(keep_max: &str) -> (Stage, Tenant) {
+    let mut stage = Stage::new();
+    let socket = stage.socket();
+    let keep = format!("{{socket: {socket}, keep_annotation: example.org/keep, keep_max: {keep_max}}}");
+    let rules = fs::read_to_string(stage.node.home.rules()).unwrap();
+    stage.node.home.write(&rules.replace(&format!("{{socket: {socket}}}"), &keep));
+    let value = json!({"example.org/keep": "for ever"});
+    let tenant = stage.with_pod(|pod| pod["metadata"]["annotations"] = value);
+    (stage, tenant)
+}
+
 #[test]
 fn annotation_of_the_pod_delays_its_eviction() {
-    let mut stage = Stage::new();
-    let keep = format!(
-        "kubernetes: {{socket: {}, keep_annotation: example.org/keep, keep_max: 24h}}",
-        stage.socket()
-    );
-    let rules = fs::read_to_string(stage.node.home.rules()).unwrap();
-    stage.node.home.write(&rules.replace(&format!("kubernetes: {{socket: {}}}", stage.socket()), &keep));
-    let tenant =
-        stage.with_pod(|pod| pod["metadata"]["annotations"] = json!({"example.org/keep": "for ever"}));
+    let (stage, tenant) = kept("24h");
     let line = stage.until_result("kept");
     assert!(line["detail"].as_str().unwrap().contains("example.org/keep is for ever"), "{line}");
     let withheld = stage.node.home.until_line("evict_pod", "withheld");
     assert!(withheld["detail"].as_str().unwrap().contains("annotation"), "{withheld}");
     assert!(stage.api.evictions().is_empty() && tenant.is_running());
+    stage.until_counted("kept");
+}
+
+#[test]
+fn annotation_delays_no_longer_than_permitted_after_the_match() {
+    let (stage, mut tenant) = kept("3s");
+    stage.until_result("kept");
+    stage.until_evicted(&mut [&mut tenant]);
+    stage.until_result("released");
 }
 
 #[test]
@@ -555,7 +775,9 @@ fn token_is_read_for_each_request() {
     };
     assert_eq!(get()["status"], 200);
     stage.api.accept("next-token");
+    let before = stage.api.requests().len();
     assert_eq!(get()["status"], 401);
+    assert_eq!(stage.api.requests().len(), before + 2, "the token may have been replaced just now");
     fs::write(stage.api.account().join("token"), "next-token\n").unwrap();
     assert_eq!(get()["status"], 200);
     // Another authority is not trusted.

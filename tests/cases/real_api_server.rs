@@ -13,7 +13,7 @@ use end_to_end::wait::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::evict_pod::by_budget;
+use crate::evict_pod::{Stage, by_budget};
 use crate::kubernetes::all_of_component;
 
 /// `bailiff-kubernetes` of node `node-1`.
@@ -331,4 +331,22 @@ fn real_api_server_stops_owners() {
         assert_eq!(stopped.0, 200, "{kind}: {stopped:?}");
         assert_eq!(service.owner_of(pod)["scale"]["is_stopped"], true, "{kind}");
     }
+}
+
+#[test]
+#[ignore = "needs an API server that takes minutes to build: make test-kubernetes"]
+fn enforcer_has_a_real_api_server_evict_a_pod() {
+    let real = Real(KubeApiServer::start());
+    let uid = real.pod("web", "node-1", None);
+    let mut stage = Stage::new();
+    stage.api = real.0.for_clients();
+    let mut tenant = stage.holder(("team", "web", &uid), 'a');
+    stage.start();
+    let path = format!("{PODS}/web");
+    until("the pod is being deleted", || {
+        real.0.get(&path)["metadata"]["deletionTimestamp"].is_string().then_some(())
+    });
+    tenant.end();
+    let line = stage.node.home.until_line("evict_pod", "released");
+    assert_eq!(line["detail"], "pod team/web", "{line}");
 }

@@ -62,7 +62,8 @@ impl Owned {
     }
 
     fn empty() -> Self {
-        let stage = Stage::new();
+        // An owner is read with several requests, which must not take longer than an interval.
+        let stage = Stage::with(&["--interval", "600ms", "--look-back", "1200ms"]);
         stage.rules_with("enforce", "{stop_owner: {}}", "");
         Self { tenants: Vec::new(), stage }
     }
@@ -112,6 +113,16 @@ impl Owned {
 
     fn until_result(&self, result: &str) -> Value {
         self.stage.node.home.until_line("stop_owner", result)
+    }
+
+    /// Waits until the owner is kept for the second time. It is read twice.
+    fn until_kept_again(&self) -> String {
+        let is_kept = |line: &Value| line["step"] == "stop_owner" && line["result"] == "other_pods";
+        let second = || self.stage.node.home.lines().into_iter().filter(is_kept).nth(1);
+        let line = until("it is read again", second);
+        assert!(self.stage.api.patches().is_empty(), "{line}");
+        assert!(self.tenants.iter().all(Tenant::is_running), "{line}");
+        line["detail"].as_str().unwrap().to_owned()
     }
 
     /// Waits for a result without an effect.
@@ -192,6 +203,14 @@ fn notebook_is_stopped_by_its_annotation() {
 fn all_pods_of_an_owner_are_stopped_together() {
     let mut owned = Owned::new(REPLICA_SET).with_deployment(2);
     owned.add_pod(2, REPLICA_SET);
+    // Pods that have finished remain until they are collected.
+    for (number, phase) in [(3, "Succeeded"), (4, "Failed")] {
+        owned.stage.api.add_pod(("team", &format!("web-{number}"), &uid(number)), |pod| {
+            pod["metadata"]["ownerReferences"] = reference(REPLICA_SET, 1);
+            pod["metadata"]["labels"] = json!({"app": "web"});
+            pod["status"]["phase"] = json!(phase);
+        });
+    }
     let mut owned = owned.start();
     owned.until_stopped();
     owned.until_result("released");
@@ -201,7 +220,7 @@ fn all_pods_of_an_owner_are_stopped_together() {
 /// Anyone who may change a pod can name an owner in it. Its controller counts the pod a moment later.
 #[test]
 fn owner_whose_pods_have_just_changed_is_kept() {
-    let mut owned = Owned::new(REPLICA_SET).with_deployment(1).start();
+    let owned = Owned::new(REPLICA_SET).with_deployment(1).start();
     let seen_first = owned.until_kept("other_pods");
     assert!(seen_first.contains("team/web is read again"), "{seen_first}");
     // The controller writes that there are two pods.
@@ -209,14 +228,38 @@ fn owner_whose_pods_have_just_changed_is_kept() {
     deployment["metadata"]["resourceVersion"] = json!("8");
     deployment["status"]["replicas"] = json!(2);
     owned.stage.api.add(&format!("{APPS}/deployments/web"), deployment);
-    let lines = until("it is read again", || {
-        let mut lines = owned.stage.node.home.lines();
-        lines.retain(|line| line["step"] == "stop_owner" && line["result"] == "other_pods");
-        (lines.len() == 2).then_some(lines)
+    assert_eq!(owned.until_kept_again(), "team/web has 2 pods, of which 1 match on this node");
+}
+
+#[test]
+fn another_pod_that_must_not_be_evicted_keeps_the_owner() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(2);
+    owned.add_pod(2, REPLICA_SET);
+    let path = "/api/v1/namespaces/team/pods/web-2";
+    let mut second = owned.stage.api.object(path);
+    second["spec"]["priorityClassName"] = json!("system-node-critical");
+    let owned = owned.with(path, second).start();
+    // Which pod is the first depends on their order.
+    let why = until("the owner is kept", || {
+        let of_step = owned.stage.node.home.lines().into_iter().filter(|line| line["step"] == "stop_owner");
+        let mut details = of_step.filter_map(|line| Some(line["detail"].as_str()?.to_owned()));
+        details.find(|why| why.contains("system-node-critical"))
     });
-    assert_eq!(lines[1]["detail"], "team/web has 2 pods, of which 1 match on this node");
-    assert!(owned.stage.api.patches().is_empty() && owned.tenants[0].is_running());
-    owned.tenants.clear();
+    assert!(why.starts_with("another pod of the owner: ") || why.starts_with("pod team/web-2"), "{why}");
+    assert!(owned.stage.api.patches().is_empty() && owned.tenants.iter().all(Tenant::is_running));
+}
+
+#[test]
+fn daemon_sets_and_static_pods_are_kept() {
+    let daemon_set = Owned::new(("apps/v1", "DaemonSet", "web"));
+    let mirror = Owned::new(REPLICA_SET).with_deployment(1);
+    let path = "/api/v1/namespaces/team/pods/web-1";
+    let mut pod = mirror.stage.api.object(path);
+    pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    for (owned, why) in [(daemon_set, "DaemonSet"), (mirror.with(path, pod), "static pod")] {
+        let found = owned.start().until_kept("not_evictable");
+        assert!(found.contains(why), "{found}");
+    }
 }
 
 #[test]
@@ -395,7 +438,7 @@ fn owner_that_is_started_again_is_not_stopped_again() {
     enforcer
         .until("the result", |page| page.value("bailiff_kills_total", &labels).filter(|count| *count > 0.0));
     // An autoscaler starts another pod. What was stopped is known over a restart.
-    drop(owned.stage.enforcer.take());
+    owned.stage.enforcer.take().unwrap().stop();
     owned.tenants.clear();
     owned.stage.api.remove_pod(("team", "web-1"));
     let mut owned = owned.with_deployment(1);

@@ -128,13 +128,24 @@ fn pure_crates_cannot_access_the_outside() {
     }
 }
 
-/// The enforcer and the command for users do not link the client of the kubelet, because none of their crates needs it.
+/// The enforcer and the command for users link no client of Kubernetes or the kubelet, not even through other crates.
 #[test]
-fn only_the_exporter_depends_on_h2() {
-    let packages = packages();
-    let users = packages.iter().filter(|package| dependencies(package).contains("h2"));
-    let users: Vec<&str> = users.map(|package| package["name"].as_str().unwrap()).collect();
-    assert_eq!(users, ["bailiff-exporter"]);
+fn only_the_exporter_links_h2() {
+    let clients = ["h2", "bailiff-kubernetes", "kube", "k8s-openapi", "tonic", "prost"];
+    for (package, expected) in
+        [("bailiff-enforcer", &[][..]), ("bailiff", &[]), ("bailiff-exporter", &["h2"])]
+    {
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--package", package])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let tree = String::from_utf8(output.stdout).unwrap();
+        let linked: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+        let found: Vec<&str> = clients.into_iter().filter(|client| linked.contains(client)).collect();
+        assert_eq!(found, expected, "{package}");
+    }
 }
 
 /// Returns a crate's modules: the content of each file by module path, such as `info::rows`. The path of the

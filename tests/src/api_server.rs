@@ -38,6 +38,8 @@ pub enum Reply {
     With(u16, &'static str, Value),
     /// Carries it out, and closes the connection without an answer.
     Lost,
+    /// Carries it out, and answers after this time.
+    Late(Duration),
 }
 
 #[derive(Default)]
@@ -47,6 +49,7 @@ struct State {
     replies: VecDeque<Reply>,
     requests: Vec<ApiRequest>,
     token: String,
+    refuses_events: bool,
 }
 
 /// The server, with the service account of a client. The state is that of the made-up server.
@@ -84,7 +87,9 @@ impl ApiServer {
     ///
     /// # Panics
     /// If a file cannot be written.
-    pub fn answering(answers: impl Fn(&ApiRequest, &str) -> Option<ApiAnswer> + Send + 'static) -> Self {
+    pub fn answering(
+        answers: impl Fn(&ApiRequest, &str) -> Option<ApiAnswer> + Send + Sync + 'static,
+    ) -> Self {
         let (authority, account) = (Authority::new("cluster"), tempfile::tempdir().expect("a directory"));
         for (name, text) in [("token", TOKEN), ("ca.crt", &authority.pem()), ("namespace", "bailiff")] {
             fs::write(account.path().join(name), text).expect("a file");
@@ -92,11 +97,13 @@ impl ApiServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = format!("https://{}", listener.local_addr().expect("an address"));
         let config = tls::server(&authority.signs(&["127.0.0.1"]));
+        let answers = Arc::new(answers);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
+                let answers = Arc::clone(&answers);
                 // A client that gives up is its own test's concern.
-                let _ = serve(StreamOwned::new(connection, stream), &answers);
+                std::thread::spawn(move || serve(StreamOwned::new(connection, stream), &*answers));
             }
         });
         Self { state: Arc::default(), account, address }
@@ -146,6 +153,11 @@ impl ApiServer {
     /// Sets what the server does with the next changes of objects.
     pub fn reply(&self, replies: &[Reply]) {
         self.state().replies = replies.iter().cloned().collect();
+    }
+
+    /// Refuses Events from now on.
+    pub fn refuse_events(&self) {
+        self.state().refuses_events = true;
     }
 
     /// Sets the token that the server accepts from now on.
@@ -227,33 +239,53 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
     }
     let (method, target) = request.what.split_once(' ')?;
     if method == "POST" && target.starts_with("/apis/events.k8s.io/v1/namespaces/") {
-        return Some((201, "", request.body.clone()));
+        let refused = || failure(403, "Forbidden", "no role for Events", &Value::Null);
+        return Some(if state.refuses_events {
+            (403, "", refused())
+        } else {
+            (201, "", request.body.clone())
+        });
     }
     let (target, query) = target.split_once('?').unwrap_or((target, ""));
     let (evicts, patches) = (method == "POST" && target.ends_with("/eviction"), method == "PATCH");
-    let path = target.trim_end_matches("/eviction").trim_end_matches("/scale");
-    let changes = (evicts || patches) && query.is_empty();
-    let reply = if changes { state.replies.pop_front() } else { None };
+    let reply = if evicts || patches { state.replies.pop_front() } else { None };
     if let Some(Reply::With(status, headers, body)) = reply {
         return Some((status, headers, body));
     }
-    if method == "GET" && path.ends_with("/pods") {
-        return Some((200, "", list(path, &state.objects)));
+    let answer = object(&mut state.objects, (method, target, query), &request.body);
+    drop(state);
+    match reply {
+        Some(Reply::Lost) => return None,
+        Some(Reply::Late(time)) => std::thread::sleep(time),
+        _ => {}
     }
-    let Some(pod) = state.objects.get_mut(path) else {
+    Some(answer)
+}
+
+/// Returns an object, or changes it.
+fn object(
+    objects: &mut BTreeMap<String, Value>,
+    (method, target, query): (&str, &str, &str),
+    body: &Value,
+) -> ApiAnswer {
+    let (evicts, patches) = (target.ends_with("/eviction"), method == "PATCH");
+    let path = target.trim_end_matches("/eviction").trim_end_matches("/scale");
+    if method == "GET" && path.ends_with("/pods") {
+        return (200, "", list((path, query), objects));
+    }
+    let Some(pod) = objects.get_mut(path) else {
         let details = json!({"kind": "pods"});
-        return Some((404, "", failure(404, "NotFound", "not found", &details)));
+        return (404, "", failure(404, "NotFound", "not found", &details));
     };
     if patches {
-        let answer = patch(pod, &request.body, query.is_empty());
-        return if matches!(reply, Some(Reply::Lost)) { None } else { Some(answer) };
+        return patch(pod, body, query.is_empty());
     }
     if !evicts {
-        return Some((200, "", pod.clone()));
+        return (200, "", pod.clone());
     }
-    if request.body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"] {
+    if body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"] {
         let message = "Operation cannot be fulfilled on pods: Precondition failed: UID in precondition";
-        return Some((409, "", failure(409, "Conflict", message, &Value::Null)));
+        return (409, "", failure(409, "Conflict", message, &Value::Null));
     }
     if query.is_empty() {
         let grace = pod["spec"]["terminationGracePeriodSeconds"].clone();
@@ -264,14 +296,17 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
     }
     let created =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    if matches!(reply, Some(Reply::Lost)) { None } else { Some((201, "", created)) }
+    (201, "", created)
 }
 
-/// Returns the metadata of the pods of a namespace that have not finished.
-fn list(path: &str, objects: &BTreeMap<String, Value>) -> Value {
+/// Returns the metadata of the pods of a namespace; with a field selector, only of those that have not finished.
+fn list((path, query): (&str, &str), objects: &BTreeMap<String, Value>) -> Value {
+    let is_unfinished = |phase: &Value| {
+        let is_asked = |not: &str| query.contains(&format!("status.phase%21%3D{not}"));
+        ["Succeeded", "Failed"].into_iter().all(|finished| *phase != finished || !is_asked(finished))
+    };
     let is_listed = |(name, pod): &(&String, &Value)| {
-        let phase = &pod["status"]["phase"];
-        name.starts_with(&format!("{path}/")) && *phase != "Succeeded" && *phase != "Failed"
+        name.starts_with(&format!("{path}/")) && is_unfinished(&pod["status"]["phase"])
     };
     let items = objects.iter().filter(is_listed).map(|(_, pod)| json!({"metadata": pod["metadata"]}));
     json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": items.collect::<Vec<Value>>()})

@@ -323,6 +323,7 @@ mod tests {
             let answer = answer(status);
             assert_eq!(outcome(found(&answer, &pod("team-a"))), to_get, "get {status:?}");
             assert_eq!(outcome(accepted(&answer)), to_evict, "evict {status:?}");
+            assert_eq!(outcome(stoppable(&answer, &pod("team-a"))), to_get, "owner {status:?}");
         }
         let budget = PodAnswer { by_budget: true, ..answer(Some(429)) };
         assert_eq!(outcome(accepted(&budget)), Some(Outcome::BlockedByPdb));

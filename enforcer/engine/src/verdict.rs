@@ -395,6 +395,11 @@ impl Outcome {
         matches!(self, Self::IdentityChanged | Self::Refused)
     }
 
+    /// Returns whether a target that is not tried again because of it is flagged.
+    pub const fn needs_attention(self) -> bool {
+        matches!(self, Self::NotEvictable | Self::NotStoppable | Self::Undone | Self::BlockedByPdb)
+    }
+
     /// Returns whether a check before the action did not permit it.
     pub const fn refusal(self) -> bool {
         matches!(

@@ -262,22 +262,34 @@ impl MailSender {
 /// Writes an Event about the target, if it is a pod.
 fn event(socket: &Path, notice: &Notice) -> Result<(), String> {
     let pod = notice.about.0.pod.clone().ok_or("the target is not a pod, or its name is not known")?;
-    let stops = notice.step == "stop_owner";
-    let reason = match notice.outcome {
+    let reason = reason(notice.outcome, notice.step == "stop_owner");
+    let answer = pods::query(socket, &PodRequest::Event { pod, reason, note: note(notice) })?;
+    match answer.status {
+        Some(201) => Ok(()),
+        Some(status) => Err(format!("the API server answered {status}: {}", answer.message)),
+        None => Err(answer.message),
+    }
+}
+
+fn reason(outcome: Option<Outcome>, stops: bool) -> EventReason {
+    match outcome {
         None => EventReason::GpuIdle,
         Some(Outcome::BlockedByPdb) => EventReason::EvictionBlocked,
         Some(Outcome::Released | Outcome::Undetermined) if stops => EventReason::StoppedByRule,
         Some(Outcome::Released | Outcome::Undetermined) => EventReason::EvictedByRule,
         Some(_) if stops => EventReason::StopFailed,
         Some(_) => EventReason::EvictionFailed,
-    };
-    let note = format!("{}: {}", notice.node, cut(&notice.text));
-    let answer = pods::query(socket, &PodRequest::Event { pod, reason, note })?;
-    match answer.status {
-        Some(201) => Ok(()),
-        Some(status) => Err(format!("the API server answered {status}: {}", answer.message)),
-        None => Err(answer.message),
     }
+}
+
+/// Returns the text of an Event. It is read later, so it has times in place of durations.
+fn note(notice: &Notice) -> String {
+    if notice.outcome.is_some() {
+        return format!("{}: {}", notice.node, cut(&notice.text));
+    }
+    let Part { rule, found, since, next, .. } = &notice.part;
+    let since = since.as_ref().map(|since| format!(", since {since}")).unwrap_or_default();
+    format!("{}: rule {rule}: {found}{since}. {}.", notice.node, next.trim_end_matches('.'))
 }
 
 impl State {
@@ -309,5 +321,25 @@ impl State {
         }
         // The receiver is closed once the daemon has ended.
         let _ = self.deliveries.send(Delivery { notice, channel, result });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_result_has_its_reason() {
+        for (outcome, evicts, stops) in [
+            (None, "GPUIdle", "GPUIdle"),
+            (Some(Outcome::Released), "EvictedByRule", "StoppedByRule"),
+            (Some(Outcome::Undetermined), "EvictedByRule", "StoppedByRule"),
+            (Some(Outcome::BlockedByPdb), "EvictionBlocked", "EvictionBlocked"),
+            (Some(Outcome::NotTerminated), "EvictionFailed", "StopFailed"),
+            (Some(Outcome::GoneNotReleased), "EvictionFailed", "StopFailed"),
+        ] {
+            let found = [false, true].map(|stops| reason(outcome, stops).name());
+            assert_eq!(found, [evicts, stops], "{outcome:?}");
+        }
     }
 }

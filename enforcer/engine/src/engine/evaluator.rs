@@ -286,7 +286,7 @@ impl RuleEvaluator {
                 progress.cancelled = progress.cancelled.saturating_add(1);
             }
             outcome if outcome.may_pass() && is_real => progress.refused = true,
-            outcome if outcome.refusal() || outcome.failure() => progress.failed = true,
+            outcome if outcome.refusal() || outcome.failure() => progress.give_up(outcome),
             _ => progress.took(&in_flight.action),
         }
     }
@@ -295,11 +295,12 @@ impl RuleEvaluator {
     pub(crate) fn give_up(
         &mut self,
         in_flight: &InFlight,
+        outcome: Outcome,
         number: impl Fn(Kind, &TargetId) -> Option<usize>,
     ) {
         let number = number(in_flight.owner.0, &in_flight.owner.1);
         if let Some(progress) = number.and_then(|number| self.progress(number)) {
-            progress.failed = true;
+            progress.give_up(outcome);
         }
     }
 

@@ -214,7 +214,7 @@ impl Engine {
         let blocked_for = self.actions.back_offs.blocked_for(&in_flight.subject.id, now);
         let most = self.policy.kubernetes.as_ref().map(|kubernetes| kubernetes.pdb_max_wait);
         if report.outcome == Outcome::BlockedByPdb && most.is_some_and(|most| blocked_for >= most) {
-            evaluator.give_up(&in_flight, number);
+            evaluator.give_up(&in_flight, report.outcome, number);
         }
     }
 

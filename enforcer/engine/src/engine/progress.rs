@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::{Action, Rule, Severity, Span, Step};
-use crate::verdict::Hold;
+use crate::verdict::{Hold, Outcome};
 
 /// An undelivered notification that a step waits for is sent again after this time.
 const AGAIN: Duration = Duration::from_mins(1);
@@ -87,6 +87,15 @@ impl Progress {
             Action::Flag(severity) => self.flagged = self.flagged.max(Some(*severity)),
             Action::Notify(_) => self.warned = true,
             _ => (self.warned, self.acted) = (true, true),
+        }
+    }
+
+    /// Ends the destructive steps of this match. What Kubernetes does not permit is flagged while the match lasts, because
+    /// nothing else would show it.
+    pub(crate) fn give_up(&mut self, outcome: Outcome) {
+        self.failed = true;
+        if outcome.needs_attention() {
+            self.flagged = self.flagged.max(Some(Severity::Warning));
         }
     }
 

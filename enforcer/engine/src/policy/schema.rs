@@ -181,6 +181,8 @@ mod tests {
             "58-keep-annotation",
             "59-keep-max-alone",
             "60-keep-without-end",
+            "61-keep-annotation-of-kubernetes",
+            "62-stop-owner-alone",
         ];
         let validator = jsonschema::validator_for(&schema()).unwrap();
         for (name, bytes) in files("tests/bad") {

@@ -115,6 +115,17 @@ fn gpu_that_is_used_or_unknown_is_not_unused() {
 }
 
 #[test]
+fn allocated_gpus_are_counted_if_the_kubelet_answered() {
+    for (gpus, expected) in [(Some(1), ""), (Some(2), "1 notify owner, 1 due evict_pod"), (None, "")] {
+        let mut node = Node::new(&evicting(LIMITS, "{allocated_gpus: {min: 2}}"));
+        node.process(4100).pod = Some(1);
+        let allocated = |gpu| PodGpu { pod: 1, gpu, state: Idle, unused_ms: None };
+        node.pod_gpus = gpus.map(|gpus| (0..gpus).map(allocated).collect());
+        assert_eq!(events(&mut node, 3).concat(), expected, "{gpus:?}");
+    }
+}
+
+#[test]
 fn pod_is_gone_only_if_the_kubelet_answered() {
     let mut node = allocated(LIMITS, NoProcess, Some(20 * MINUTE));
     let allocations = node.pod_gpus.clone();
@@ -227,34 +238,56 @@ fn refusals_of_the_api_server_hold_the_step() {
     }
 }
 
+/// Returns the names of what is flagged.
+fn flagged(node: &Node) -> Vec<String> {
+    node.engine.flags().iter().map(|flag| flag.subject.id.to_string().replace(&uid(1), "1")).collect()
+}
+
 #[test]
 fn eviction_that_a_budget_blocks_for_too_long_is_not_tried_again() {
     let mut node = idle(LIMITS);
     events(&mut node, 4);
-    // The waits are 1, 2 and 4 minutes; after them, the limit of 5 minutes is exceeded.
-    for minutes in [1, 2, 4] {
+    // After waits of 1, 2 and 4 minutes, the limit of 5 minutes is exceeded.
+    for (minutes, tried) in [(1, 2), (2, 3), (4, 4)] {
         node.report(Outcome::BlockedByPdb);
         let ticks = usize::try_from(minutes * MINUTE / TICK).unwrap();
-        assert!(
-            events(&mut node, ticks + 1).concat().ends_with("1 due evict_pod, 1 evict_pod") || {
-                node.requests.len() > 1
-            }
-        );
+        events(&mut node, ticks - 1);
+        assert_eq!(node.requests.len(), tried - 1, "before {minutes} min");
+        events(&mut node, 2);
+        assert_eq!(node.requests.len(), tried, "after {minutes} min");
     }
-    let tried = node.requests.len();
+    assert!(flagged(&node).is_empty());
     node.report(Outcome::BlockedByPdb);
     events(&mut node, 500);
-    assert_eq!(node.requests.len(), tried, "it has failed");
+    assert_eq!((node.requests.len(), flagged(&node)), (4, vec!["pod:1".to_owned()]));
 }
 
 #[test]
-fn pods_that_cannot_be_evicted_are_not_tried_again() {
-    for outcome in [Outcome::NotEvictable, Outcome::NotTerminated] {
+fn pods_that_cannot_be_evicted_are_flagged_and_not_tried_again() {
+    for outcome in [Outcome::NotEvictable, Outcome::NotStoppable, Outcome::Undone, Outcome::NotTerminated] {
         let mut node = idle(LIMITS);
         events(&mut node, 4);
         node.report(outcome);
         events(&mut node, 200);
-        assert_eq!(node.requests.len(), 1, "{outcome:?}");
+        assert_eq!((node.requests.len(), flagged(&node)), (1, vec!["pod:1".to_owned()]), "{outcome:?}");
+        if outcome != Outcome::NotTerminated {
+            node.process(4200).util = Some(90);
+            events(&mut node, 2);
+            assert!(flagged(&node).is_empty(), "{outcome:?}: it no longer matches");
+        }
+    }
+}
+
+#[test]
+fn pod_that_has_changed_is_evaluated_again() {
+    for outcome in [Outcome::IdentityChanged, Outcome::Refused, Outcome::Gone] {
+        let mut node = idle(LIMITS);
+        events(&mut node, 4);
+        node.report(outcome);
+        events(&mut node, 4);
+        let expected = if outcome == Outcome::Gone { 1 } else { 2 };
+        assert_eq!(node.requests.len(), expected, "{outcome:?}");
+        assert!(flagged(&node).is_empty(), "{outcome:?}");
     }
 }
 
