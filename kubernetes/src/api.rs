@@ -1,7 +1,7 @@
 //! Client of the API server.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,6 +21,8 @@ use crate::owner::{self, Reads};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Maximum size of an answer in bytes. An object has at most 1.5 MiB in etcd, and JSON has up to six bytes for one.
 const LONGEST: u64 = 10 << 20;
+/// The same of a list, of which one object at a time is kept. Annotations of a pod have at most 256 KiB.
+const LONGEST_LIST: u64 = 256 << 20;
 /// Field selector of pods that have not finished, encoded for a URL.
 const UNFINISHED: &str = "status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed";
 /// Media type of a list that contains only the metadata of its objects.
@@ -161,20 +163,25 @@ impl Session<'_> {
 
     /// Reads an object. If the answer cannot be used, its author may be the cause, so this is no failure of the API server.
     fn object<T: DeserializeOwned>(&self, path: &str) -> Result<T, Early> {
-        let body = self.get(path, "application/json")?;
+        let body = Reply::from(self.get(path, "application/json")?).body;
+        let body = body.map_err(|why| unusable(Some(200), &why))?;
         parse(&body).ok_or_else(|| unusable(Some(200), "the answer is not such an object"))
     }
 
-    /// Returns the body of the answer to a request that reads.
-    fn get(&self, path: &str, accept: &str) -> Result<Vec<u8>, Early> {
+    /// Returns the answer to a request that reads, if it has status 200.
+    fn get(&self, path: &str, accept: &str) -> Result<Response<Body>, Early> {
         let get = |url: String| {
             self.agent.get(url).header("Authorization", &self.bearer).header("Accept", accept).call()
         };
-        let reply = self.send(get, path)?;
-        if reply.status != 200 {
-            return Err(Box::new(outcome(&reply)));
+        let response = self.send(get, path)?;
+        if response.status() == 200 {
+            return Ok(response);
         }
-        reply.body.map_err(|why| unusable(Some(200), &why))
+        let reply = Reply::from(response);
+        let answer = outcome(&reply);
+        // For a resource that it does not know, the API server answers with text. Whoever writes a pod can name one.
+        let status = answer.status.or(Some(reply.status).filter(|status| *status == 404));
+        Err(Box::new(PodAnswer { status, ..answer }))
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Reply, Early> {
@@ -182,7 +189,7 @@ impl Session<'_> {
             let post = self.agent.post(url).header("Authorization", &self.bearer);
             post.content_type("application/json").send(body.to_string())
         };
-        self.send(post, path)
+        self.send(post, path).map(Reply::from)
     }
 
     fn patch(&self, path: &str, body: &Value) -> Result<Reply, Early> {
@@ -190,20 +197,25 @@ impl Session<'_> {
             let patch = self.agent.patch(url).header("Authorization", &self.bearer);
             patch.content_type("application/merge-patch+json").send(body.to_string())
         };
-        self.send(patch, path)
+        self.send(patch, path).map(Reply::from)
     }
 
     fn send(
         &self,
         call: impl Fn(String) -> Result<Response<Body>, ureq::Error>,
         path: &str,
-    ) -> Result<Reply, Early> {
+    ) -> Result<Response<Body>, Early> {
         let response = call(format!("{}/{path}", self.settings.api_server));
-        let mut response = response.map_err(|error| unusable(None, &error.to_string()))?;
+        response.map_err(|error| unusable(None, &error.to_string()))
+    }
+}
+
+impl From<Response<Body>> for Reply {
+    fn from(mut response: Response<Body>) -> Self {
         let status = response.status().as_u16();
         let retry_after = response.headers().get("Retry-After").and_then(|it| it.to_str().ok()?.parse().ok());
         let body = response.body_mut().with_config().limit(LONGEST).read_to_vec();
-        Ok(Reply { status, retry_after, body: body.map_err(|error| error.to_string()) })
+        Self { status, retry_after, body: body.map_err(|error| error.to_string()) }
     }
 }
 
@@ -214,8 +226,12 @@ impl Reads for Session<'_> {
 
     fn each_pod(&self, namespace: &str, see: &mut dyn FnMut(Item)) -> Result<(), Early> {
         let path = format!("api/v1/namespaces/{namespace}/pods?fieldSelector={UNFINISHED}");
-        let body = self.get(&path, METADATA)?;
-        if each_item(&body, see) { Ok(()) } else { Err(unusable(Some(200), "the answer is not a list")) }
+        let mut response = self.get(&path, METADATA)?;
+        let body = BufReader::new(response.body_mut().with_config().limit(LONGEST_LIST).reader());
+        let is_whole = each_item(body, see);
+        is_whole
+            .then_some(())
+            .ok_or_else(|| unusable(Some(200), "the list of its namespace's pods cannot be read"))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Read;
 use std::marker::PhantomData;
 use std::time::SystemTime;
 
@@ -185,7 +186,6 @@ pub(crate) struct Item {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ItemMetadata {
     pub(crate) uid: String,
-    pub(crate) deletion_timestamp: Option<String>,
     #[serde(default)]
     pub(crate) owner_references: References,
     #[serde(default)]
@@ -193,8 +193,8 @@ pub(crate) struct ItemMetadata {
 }
 
 /// Sees each object of a list; returns false if it is no complete list.
-pub(crate) fn each_item(body: &[u8], see: impl FnMut(Item)) -> bool {
-    let mut from = serde_json::Deserializer::from_slice(body);
+pub(crate) fn each_item(body: impl Read, see: impl FnMut(Item)) -> bool {
+    let mut from = serde_json::Deserializer::from_reader(body);
     from.deserialize_map(List(see)).is_ok_and(|is_whole| is_whole)
 }
 

@@ -61,7 +61,7 @@ impl Known {
 
     /// Returns whether the controller of an owner that a pod names counts it as its own: controllers look for an owner by kind,
     /// name and UID. That of a `StatefulSet` counts only pods with its name and a number, which it reads as an `i32`
-    /// (`getParentNameAndOrdinal` of Kubernetes).
+    /// (`getParentNameAndOrdinal` of Kubernetes). A `Deployment` counts no pods, but those of its `ReplicaSet`s.
     fn has_pod(&self, owner: &Object, pod: &Object) -> bool {
         let owner_is = |reference: &Reference| {
             (reference.api_version.as_str(), reference.kind.as_str()) == (self.api, self.kind.name())
@@ -74,7 +74,8 @@ impl Known {
                 text.parse::<i32>().is_ok_and(|number| number >= 0 && number.to_string() == text)
             })
         };
-        pod.metadata.owner_references.controller.as_ref().is_some_and(owner_is)
+        self.kind != OwnerKind::Deployment
+            && pod.metadata.owner_references.controller.as_ref().is_some_and(owner_is)
             && owner.spec.selector.selects(&pod.metadata.labels)
             && (self.kind != OwnerKind::StatefulSet || is_numbered())
     }
@@ -126,7 +127,8 @@ pub(crate) fn find(pod: &ObjectName, reads: &impl Reads) -> Result<Option<Owner>
         let names = |owner: &Reference| objects.iter().any(|object| object.metadata.uid == owner.uid);
         let may_be_its_own = metadata.owner_references.controller.as_ref().is_some_and(names)
             || objects.iter().any(|object| object.spec.selector.may_select(&metadata.labels));
-        if may_be_its_own && metadata.deletion_timestamp.is_none() {
+        // Also a pod that is being deleted: another one will take its place.
+        if may_be_its_own {
             own.insert(metadata.uid);
         }
     })?;
@@ -306,9 +308,12 @@ mod tests {
             // The object that is read has another name than the reference says.
             (("batch/v1", "Job", "zzz"), false),
             (("batch/v9", "Job", "train"), false),
+            // A Deployment has ReplicaSets.
+            (("apps/v1", "Deployment", "train"), false),
             (("batch.volcano.sh/v1", "Job", "train"), false),
         ] {
-            let found = own(&pod("x", &json!({"app": "web"}), reference), ("Job", "train"));
+            let kind = if reference.1 == "Deployment" { "Deployment" } else { "Job" };
+            let found = own(&pod("x", &json!({"app": "web"}), reference), (kind, "train"));
             assert_eq!(
                 found.map(|own| own.len()).unwrap_or_default(),
                 usize::from(expected),
@@ -340,7 +345,7 @@ mod tests {
             listed("other", |pod| (pod["labels"], pod["ownerReferences"]) = (json!({}), json!([]))),
         ];
         let found = find(&named("web-0"), &Made(&first, set, list)).unwrap().unwrap();
-        let expected = ["names", "resembles", UID].map(str::to_owned);
+        let expected = ["deleted", "names", "resembles", UID].map(str::to_owned);
         assert_eq!(found.scale.map(|scale| scale.own), Some(BTreeSet::from(expected)));
     }
 

@@ -183,7 +183,7 @@ rules:
     }
 
     /// Sends a request to `bailiff-kubernetes`.
-    fn query(&self, request: &Value) -> Value {
+    pub(crate) fn query(&self, request: &Value) -> Value {
         query(&self.node.home.path().join("api.sock"), request).unwrap()
     }
 

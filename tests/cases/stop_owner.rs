@@ -333,6 +333,23 @@ fn owners_that_cannot_be_stopped_are_kept() {
     ]);
 }
 
+/// The authors of other pods choose how long the list of a namespace is.
+#[test]
+fn long_list_of_pods_is_read() {
+    let mut owned = Owned::new(REPLICA_SET).with_deployment(1);
+    for number in 0..50 {
+        let (name, uid) = (format!("fat-{number}"), format!("0b1c2d3e-0000-4000-9001-{number:012}"));
+        owned.stage.api.add_pod(("team", &name, &uid), |pod| {
+            pod["metadata"]["annotations"] = json!({"x": "x".repeat(250 << 10)});
+            pod["status"]["phase"] = json!("Pending");
+        });
+    }
+    owned.stage.start_kubernetes();
+    let pod = json!({"namespace": "team", "name": "web-1", "uid": uid(1)});
+    let answer = owned.stage.query(&json!({"owner": {"pod": pod}}));
+    assert_eq!(answer["owner"]["scale"]["own"], json!([uid(1)]), "{answer}");
+}
+
 /// Anyone can write a reference: the owner does not select the pod, or does not own what owns the pod.
 #[test]
 fn owner_that_a_pod_only_names_is_kept() {
@@ -374,8 +391,11 @@ fn replaced_or_changed_owner_is_kept() {
     let owned = Owned::new(STATEFUL_SET).with(&format!("{APPS}/statefulsets/lab"), other).start();
     let why = owned.until_kept("identity_changed");
     assert!(why.contains("team/lab is another object by now"), "{why}");
-    let why = Owned::new(STATEFUL_SET).start().until_kept("identity_changed");
-    assert!(why.contains("no longer exists"), "{why}");
+    // The second owner is of a kind that this API server does not know.
+    for named in [STATEFUL_SET, ("kubeflow.org/v1", "Notebook", "lab")] {
+        let why = Owned::new(named).start().until_kept("identity_changed");
+        assert!(why.contains("no longer exists"), "{why}");
+    }
 }
 
 #[test]

@@ -273,6 +273,11 @@ fn object(
     if method == "GET" && path.ends_with("/pods") {
         return (200, "", list((path, query), objects));
     }
+    // Nothing is known of a resource without a definition.
+    let is_known = |group: &str| !path.starts_with(group) || objects.keys().any(|key| key.starts_with(group));
+    if !is_known("/apis/kubeflow.org/") {
+        return (404, "", json!("404 page not found\n"));
+    }
     let Some(pod) = objects.get_mut(path) else {
         let details = json!({"kind": "pods"});
         return (404, "", failure(404, "NotFound", "not found", &details));

@@ -19,7 +19,7 @@ use crate::lease::Names;
 use crate::listed::ListedPids;
 use crate::memory::Held;
 use crate::unreleased::Account;
-use crate::utilization::{Instance, InstanceUsers, Question, Window};
+use crate::utilization::{Instance, InstanceUsers, Question, Utilization, Why, Window};
 use crate::{
     Entry, Facts, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, KernelLog, KernelLogState, Leases, Moment,
     Parts, PidNamespace, Place, Process, ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot, Source, State,
@@ -128,8 +128,8 @@ struct Join<'a> {
 struct SortedEntries<'e> {
     /// Without a pid in this PID namespace.
     unnamed: Vec<&'e Entry>,
-    /// Of a process that has exited, while another one has its pid.
-    exited: Vec<&'e Entry>,
+    /// Whose memory may be that of a process that has exited, because another one has its pid.
+    reused: Vec<&'e Entry>,
     named: Vec<&'e Entry>,
 }
 
@@ -176,8 +176,9 @@ impl Join<'_> {
         let mig = sample.about.mig.is_some() || sample.telemetry.mig_enabled == Some(true);
         let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig, instance };
         let (listed, sorted) = self.sorted(last, sample.entries.as_deref());
-        let holders: Vec<Holder> =
+        let mut holders: Vec<Holder> =
             sorted.named.iter().map(|entry| self.holder(entry, &window, &past)).collect();
+        holders.extend(sorted.reused.iter().map(|entry| self.reused(entry, &past)));
         let idle = window.idle(holders.iter().map(|holder| holder.utilization));
         let held = sample.entries.is_some().then(|| self.held(&sorted, &holders)).flatten();
         let mut xids = last.map(|gpu| gpu.xids.clone()).unwrap_or_default();
@@ -256,6 +257,28 @@ impl Join<'_> {
         holder
     }
 
+    /// Returns a process that may be another one than that which the driver lists with its pid, so its memory and utilization
+    /// are unknown.
+    fn reused(&mut self, entry: &Entry, past: &Past<'_>) -> Holder {
+        self.gaps.count(Gap::ReusedPid);
+        let process = self.identify(entry.pid, past);
+        if let Some(facts) = self.processes.get_mut(&process).and_then(|process| process.facts.as_mut()) {
+            facts.reused_pid = true;
+        }
+        Holder {
+            process,
+            kinds: entry.kinds,
+            memory: None,
+            peak: None,
+            listed: Duration::ZERO,
+            utilization: Utilization::Unknown(Why::NotListedBefore),
+            idle: Duration::ZERO,
+            busy_seconds: 0.0,
+            byte_seconds: 0.0,
+            xids: BTreeMap::new(),
+        }
+    }
+
     /// Sorts the entries of the driver's list, and returns since when their pids are listed; without a list, the pids of before.
     fn sorted<'e>(
         &self,
@@ -267,9 +290,10 @@ impl Join<'_> {
         let (unnamed, named): (Vec<_>, Vec<_>) =
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
         let pids = before.next(named.iter().map(|entry| entry.pid), self.end, |pid| self.facts(pid));
-        let is_exited = |entry: &&Entry| self.facts(entry.pid).is_some_and(|facts| pids.is_another(facts));
-        let (exited, named) = named.into_iter().partition(is_exited);
-        (pids, SortedEntries { unnamed, exited, named })
+        let may_be_another =
+            |entry: &&Entry| self.facts(entry.pid).is_some_and(|facts| pids.may_be_another(facts));
+        let (reused, named) = named.into_iter().partition(may_be_another);
+        (pids, SortedEntries { unnamed, reused, named })
     }
 
     /// Returns what is known of the process that has a pid now.
@@ -306,7 +330,7 @@ impl Join<'_> {
 
     /// Sums the memory by kind of holder; `None` if a holder's memory or the PID namespace is unknown.
     fn held(&self, entries: &SortedEntries<'_>, holders: &[Holder]) -> Option<Held> {
-        let SortedEntries { unnamed, exited, .. } = entries;
+        let SortedEntries { unnamed, reused, named } = entries;
         if self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
             return None;
         }
@@ -314,10 +338,10 @@ impl Join<'_> {
         for entry in unnamed {
             held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;
         }
-        for entry in exited {
+        for entry in reused {
             held.dead_pids = held.dead_pids.checked_add(entry.memory?)?;
         }
-        for holder in holders {
+        for holder in holders.iter().take(named.len()) {
             let process = self.processes.get(&holder.process)?;
             let part = match (process.state, &process.facts) {
                 (State::Gone, _) => &mut held.dead_pids,

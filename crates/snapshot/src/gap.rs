@@ -31,6 +31,9 @@ pub enum Gap {
     Unreadable = "unreadable",
     /// A process was not read in time, which its owner can cause. Values about it and its workload are unknown.
     Unread = "unread",
+    /// The driver has listed a pid since before the start of the process that has it now, and may mean one that has exited.
+    /// Values about the process on that GPU are unknown.
+    ReusedPid = "reused_pid",
     /// A permission was missing: `CAP_SYS_PTRACE` or `CAP_DAC_READ_SEARCH`, which are needed for I/O bytes, open
     /// device files and users' quota directories.
     NotPermitted = "not_permitted",

@@ -10,13 +10,16 @@ use crate::Facts;
 const SLACK: Duration = Duration::from_millis(20);
 
 /// A pid in the driver's list of a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListedPid {
     /// End of the first of the consecutive samples in which the pid was listed, since boot.
     since: Duration,
-    /// Owner of the process that had the pid.
-    uid: Option<u32>,
+    /// Whose process had the pid; `None` if it was never seen.
+    author: Option<Author>,
 }
+
+/// Owner of a process, and its container, pod or job: users of containers can have the same uid.
+type Author = (u32, Option<String>);
 
 /// The pids in the driver's list of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,24 +34,29 @@ impl ListedPids {
         facts: impl Fn(u32) -> Option<&'a Facts>,
     ) -> Self {
         let next = |pid| {
-            let mut listed = self.0.get(&pid).copied().unwrap_or(ListedPid { since: end, uid: None });
-            if let Some(facts) = facts(pid).filter(|facts| !listed.is_another(facts)) {
-                listed.uid = facts.uid;
+            let mut listed = self.0.get(&pid).cloned().unwrap_or(ListedPid { since: end, author: None });
+            if let Some(facts) = facts(pid).filter(|facts| !listed.may_be_another(facts)) {
+                listed.author = author(facts);
             }
             (pid, listed)
         };
         Self(pids.map(next).collect())
     }
 
-    /// Returns whether a process is another one than that which the driver lists with its pid.
-    pub(crate) fn is_another(&self, facts: &Facts) -> bool {
-        self.0.get(&facts.key.pid).is_some_and(|listed| listed.is_another(facts))
+    /// Returns whether a process may be another one than that which the driver lists with its pid.
+    pub(crate) fn may_be_another(&self, facts: &Facts) -> bool {
+        self.0.get(&facts.key.pid).is_some_and(|listed| listed.may_be_another(facts))
     }
 }
 
 impl ListedPid {
-    /// A user's later process may be the one that is listed: otherwise, a user could hide a process behind an earlier one.
-    fn is_another(&self, facts: &Facts) -> bool {
-        facts.key.started() > self.since + SLACK && (facts.uid.is_none() || self.uid != facts.uid)
+    /// An author's later process may be the one that is listed: otherwise, a user could hide a process behind an earlier one.
+    fn may_be_another(&self, facts: &Facts) -> bool {
+        let author = author(facts);
+        facts.key.started() > self.since + SLACK && (author.is_none() || self.author != author)
     }
+}
+
+fn author(facts: &Facts) -> Option<Author> {
+    Some((facts.uid?, facts.place.boundary.clone()))
 }

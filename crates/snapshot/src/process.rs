@@ -129,6 +129,8 @@ pub struct Facts {
     pub ancestors: Option<Vec<ProcessKey>>,
     /// Whether CRIU is or was its ancestor. If not, it is unknown whether it was restored.
     pub restored: bool,
+    /// Whether the driver lists its pid on a GPU, but may mean a process that has exited.
+    pub reused_pid: bool,
     /// Whether a process of its workload, or one that descends from it, could not be read in time, or has an unknown cgroup.
     pub unread_relatives: bool,
 }

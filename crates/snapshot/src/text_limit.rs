@@ -205,6 +205,7 @@ mod tests {
             notebook: Some("n".repeat(LONGEST_PATH)),
             ancestors: None,
             restored: false,
+            reused_pid: false,
             unread_relatives: false,
         };
         for (count, expected) in [(1000, place.cgroup.as_str()), (4000, "/user.slice/user-1000.slice")] {

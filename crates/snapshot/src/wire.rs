@@ -312,6 +312,9 @@ pub struct Facts {
     /// Whether CRIU is or was its ancestor; omitted if that is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restored: bool,
+    /// Whether the driver lists its pid on a GPU, but may mean a process that has exited.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reused_pid: bool,
     /// Whether a process of its workload, or one that descends from it, could not be read in time, so that its relatives
     /// are unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

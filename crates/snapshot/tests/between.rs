@@ -148,6 +148,18 @@ fn a_pid_that_is_gone_keeps_its_name_while_it_is_listed() {
     assert_eq!((parts.holders, parts.dead_pids, parts.unaccounted), (0, GIB, 38 * GIB as i64));
 }
 
+/// Returns the pids of the holders of each GPU, and the memory of each if it is known.
+fn held(snapshot: &Snapshot) -> Vec<Vec<(u32, Option<u64>)>> {
+    let of = |gpu: &bailiff_snapshot::Gpu| {
+        gpu.holders.iter().map(|holder| (holder.process.pid(), holder.memory)).collect()
+    };
+    snapshot.gpus.iter().map(of).collect()
+}
+
+fn is_reused(snapshot: &Snapshot) -> bool {
+    snapshot.processes.values().filter_map(|process| process.facts.as_ref()).any(|facts| facts.reused_pid)
+}
+
 /// The driver goes on listing a process that has exited while its child has the device files open.
 #[test]
 fn memory_of_an_exited_process_is_not_that_of_another_user_who_gets_its_pid() {
@@ -165,24 +177,43 @@ fn memory_of_an_exited_process_is_not_that_of_another_user_who_gets_its_pid() {
             reused(5, uid),
         ])
     };
-    let holders = |snapshot: &Snapshot| -> Vec<Vec<u32>> {
-        let pids = |gpu: &bailiff_snapshot::Gpu| gpu.holders.iter().map(|it| it.process.pid()).collect();
-        snapshot.gpus.iter().map(pids).collect()
-    };
+    // It may use the GPU nevertheless, so it remains a holder, of which nothing is known there.
+    let unknown = vec![(PID, None)];
     let snapshot = walked(4002);
-    assert_eq!(holders(&snapshot), [vec![], vec![PID]]);
+    assert_eq!(held(&snapshot), [unknown.clone(), vec![(PID, Some(10 * GIB))]]);
+    assert!(is_reused(&snapshot) && snapshot.gpus[0].holders[0].utilization.percent().is_none());
     assert_eq!(snapshot.gpus[0].parts.map(|parts| (parts.holders, parts.dead_pids)), Some((0, GIB)));
     // A user could otherwise hide a process behind an earlier one.
-    assert_eq!(holders(&walked(4001)), [vec![PID], vec![PID]]);
+    let snapshot = walked(4001);
+    assert_eq!(held(&snapshot), [vec![(PID, Some(GIB))], vec![(PID, Some(10 * GIB))]]);
+    assert!(!is_reused(&snapshot));
+    // In another container with the same uid, it may be of another user.
+    let contained = |n| {
+        let place = Place { boundary: Some("/docker/x".to_owned()), ..Place::default() };
+        let found = fixtures::found(Facts { uid: Some(4001), place, ..facts(PID, 3500) });
+        on_first(n, found)
+    };
+    let gone = (PID, Seen::Gone);
+    let snapshot =
+        walk([on_first(1, of(4001, 7)), on_first(2, gone.clone()), on_first(3, gone.clone()), contained(4)]);
+    assert_eq!(held(&snapshot), std::slice::from_ref(&unknown));
+    // The earlier process was never seen.
+    let snapshot = walk([
+        on_first(1, gone.clone()),
+        on_first(2, gone.clone()),
+        on_first(3, gone),
+        on_first(4, of(4001, 3500)),
+    ]);
+    assert_eq!(held(&snapshot), std::slice::from_ref(&unknown));
     // The driver does not list the pid in between.
     let unlisted = sample(3, vec![gpu(3, vec![])], []);
     let snapshot = walk([on_first(1, of(4001, 7)), unlisted, reused(4, 4002), reused(5, 4002)]);
-    assert_eq!(holders(&snapshot), [vec![PID], vec![PID]]);
+    assert_eq!(held(&snapshot), [vec![(PID, Some(GIB))], vec![(PID, Some(10 * GIB))]]);
     // The GPU was not read in between.
     let fault = GpuSample::faulty(gpu(3, vec![]).about, Fault::Error);
     let faulty = sample(3, vec![fault], []);
     let snapshot = walk([on_first(1, of(4001, 7)), faulty, reused(4, 4002)]);
-    assert_eq!(holders(&snapshot), [vec![], vec![PID]]);
+    assert_eq!(held(&snapshot), [unknown, vec![(PID, Some(8 * GIB))]]);
 }
 
 #[test]

@@ -91,7 +91,8 @@ pub fn stoppable<'a>(answer: &'a PodAnswer, pod: &ObjectName) -> Result<(&'a Own
         return if answer.message.is_empty() {
             refusal(Outcome::NotStoppable, "it has no owner")
         } else {
-            refusal(Outcome::Refused, &answer.message)
+            // The list of pods, whose authors choose its size, or an object that its author makes too long.
+            refusal(Outcome::OtherPods, &answer.message)
         };
     };
     let kind = owner.kind.escape_default();
@@ -323,7 +324,8 @@ mod tests {
             let answer = answer(status);
             assert_eq!(outcome(found(&answer, &pod("team-a"))), to_get, "get {status:?}");
             assert_eq!(outcome(accepted(&answer)), to_evict, "evict {status:?}");
-            assert_eq!(outcome(stoppable(&answer, &pod("team-a"))), to_get, "owner {status:?}");
+            let to_read_owner = if status == Some(200) { Some(Outcome::OtherPods) } else { to_get };
+            assert_eq!(outcome(stoppable(&answer, &pod("team-a"))), to_read_owner, "owner {status:?}");
         }
         let budget = PodAnswer { by_budget: true, ..answer(Some(429)) };
         assert_eq!(outcome(accepted(&budget)), Some(Outcome::BlockedByPdb));

@@ -22,7 +22,7 @@ struct Protected {
 
 /// Who runs a program. Any process can choose its name, so a name alone protects nothing.
 enum RunsAs {
-    /// Only root and system users do.
+    /// Only root and system users do. In a container, anyone can be root, so the name of the program's file counts as well.
     System,
     /// Any user may. The name of the program's file must be one of its names.
     Anyone,
@@ -114,16 +114,23 @@ impl Protected {
     fn is_genuine(&self, process: &Traits<'_>) -> bool {
         process.exe_uid.is_none_or(|owner| owner == 0)
             && match self.runs_as {
-                RunsAs::System => process.uid.is_none_or(|uid| uid < FIRST_USER),
-                RunsAs::Anyone => match process.exe {
-                    Some(path) => {
-                        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-                        process.exe_uid.is_some() && self.names(path.rsplit('/').next().unwrap_or_default())
-                    }
-                    // A path that is too long to be read may have any name.
-                    None => process.exe_uid.is_none(),
-                },
+                RunsAs::System => {
+                    process.uid.is_none_or(|uid| uid < FIRST_USER)
+                        && (!process.contained || self.names_program(process))
+                }
+                RunsAs::Anyone => self.names_program(process),
             }
+    }
+
+    fn names_program(&self, process: &Traits<'_>) -> bool {
+        match process.exe {
+            Some(path) => {
+                let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+                process.exe_uid.is_some() && self.names(path.rsplit('/').next().unwrap_or_default())
+            }
+            // A path that is too long to be read may have any name.
+            None => process.exe_uid.is_none(),
+        }
     }
 }
 
@@ -144,6 +151,8 @@ pub struct Traits<'a> {
     pub exe_uid: Option<u32>,
     /// Whether CRIU is known to have restored it.
     pub restored: bool,
+    /// Whether the driver lists its pid on a GPU, but may mean a process that has exited.
+    pub reused_pid: bool,
 }
 
 impl<'a> From<&'a ProcessInfo> for Traits<'a> {
@@ -156,12 +165,17 @@ impl<'a> From<&'a ProcessInfo> for Traits<'a> {
             exe: person.exe.as_deref(),
             exe_uid: person.exe_uid,
             restored: false,
+            reused_pid: false,
         }
     }
 }
 
 /// Why a process that CRIU restored is exempt: with driver 595, ending one hung the node (NVIDIA/cuda-checkpoint issue 53).
 pub const RESTORED: &str = "CRIU restored it, and ending it can hang the driver (restored_process)";
+
+/// Why a process is exempt whose pid the driver lists since before its start: what is observed of the GPU may concern the earlier
+/// process.
+const REUSED_PID: &str = "the driver has listed its pid since before its start, and may mean a process that has exited (reused_pid)";
 
 /// Returns whether a process is CRIU, whose children were restored by it.
 pub fn restores(process: &ProcessInfo) -> bool {
@@ -183,6 +197,9 @@ pub fn builtin(process: &Traits<'_>, root: Root) -> Option<&'static str> {
     }
     if process.restored {
         return Some(RESTORED);
+    }
+    if process.reused_pid {
+        return Some(REUSED_PID);
     }
     let protected = with_name(process.comm, process.contained);
     protected.filter(|protected| protected.is_genuine(process)).map(|protected| protected.why)
@@ -544,16 +561,19 @@ mod tests {
             exe: None,
             exe_uid: None,
             restored: false,
+            reused_pid: false,
         }
     }
 
     #[test]
-    fn restored_process_is_protected() {
+    fn restored_process_and_one_with_a_reused_pid_are_protected() {
         let restored = Traits { restored: true, ..traits() };
         assert_eq!(
             (builtin(&traits(), Root::Allowed), builtin(&restored, Root::Allowed)),
             (None, Some(RESTORED))
         );
+        let reused = Traits { reused_pid: true, ..traits() };
+        assert_eq!(builtin(&reused, Root::Allowed), Some(REUSED_PID));
         let docker = format!("0::/docker/{CONTAINER}");
         for (comm, uid, exe, cgroup, expected) in [
             ("criu", 0, None, "0::/", true),

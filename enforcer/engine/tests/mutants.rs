@@ -120,8 +120,8 @@ const MUTANTS: [Mutant; 37] = [
         "failures against a user do not hold actions",
         "enforcer/engine/src/engine/in_flight.rs",
         (
-            "failing().any(|failing| failing == user)",
-            "failing().any(|failing| failing == user && user.is_none())",
+            "failing().any(|failing| failing == author)",
+            "failing().any(|failing| failing == author && user.is_none())",
         ),
     ),
     mutant(

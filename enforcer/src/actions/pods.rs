@@ -66,6 +66,7 @@ fn settings<'a>(context: &ActionContext<'a>) -> Result<&'a Kubernetes, Refusal> 
 
 /// Reads from the API server. An action must begin within one sampling interval, so a much later answer is of no use.
 pub(super) fn read(context: &ActionContext<'_>, request: &PodRequest) -> Result<PodAnswer, Ended> {
+    in_time(context, "reading took too long")?;
     let left = context.request.until.map(|until| until.saturating_sub(clock::since_boot()));
     let patience = left.unwrap_or(PATIENCE).clamp(LEAST_PATIENCE, PATIENCE);
     let answer = query_within_time(&settings(context)?.socket, request, patience);

@@ -22,6 +22,7 @@ fn try_stop(context: &ActionContext<'_>) -> Result<ActionResult, Ended> {
     let (owner, scale) =
         eviction::stoppable(&answer, &first.name).map_err(|refusal| refused(refusal, &answer))?;
     eviction::not_undone((&first.facts, owner), context.request.cooldown, &context.request.stops)?;
+    let left = context.looks.borrow_mut().compare(owner, scale);
     let is_own = |request: &ActionRequest| {
         request.subject.pod.as_ref().is_some_and(|pod| scale.own.contains(pod.uid()))
     };
@@ -31,7 +32,7 @@ fn try_stop(context: &ActionContext<'_>) -> Result<ActionResult, Ended> {
         let why = format!("{name} has {all} pods, of which {} match on this node", requests.len() + 1);
         return Err(Refusal { outcome: Outcome::OtherPods, why }.into());
     }
-    if let Some(left) = context.looks.borrow_mut().compare(owner, scale) {
+    if let Some(left) = left {
         let why = format!("{} is read again, to see whether its pods change", owner.object);
         let result = ActionResult::new(Outcome::OtherPods, why);
         return Err(Box::new(ActionResult { retry_after: Some(left), ..result }));

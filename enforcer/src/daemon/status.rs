@@ -92,10 +92,13 @@ pub(super) fn breakers(engine: &Engine, before: &[Open]) -> Vec<Open> {
     let holds = engine.holds();
     let of_node = Breaker::ALL.into_iter().filter(|breaker| holds.contains(&breaker.hold()));
     let of_node = of_node.map(|breaker| (breaker, breaker.hold(), breaker.hold().meaning().to_owned()));
-    let of_users = engine.failing_users().map(|uid| {
-        let user =
-            uid.map_or_else(|| "targets without a unique owner".to_owned(), |uid| format!("user {uid}"));
-        let detail = format!("three consecutive actions against {user} failed");
+    let of_users = engine.failing_authors().map(|author| {
+        let whom = match author {
+            (_, Some(namespace)) => format!("pods of namespace {namespace}"),
+            (Some(uid), None) => format!("user {uid}"),
+            (None, None) => "targets without a unique owner".to_owned(),
+        };
+        let detail = format!("three consecutive actions against {whom} failed");
         (Breaker::Failures, Hold::UserFailureBreaker, detail)
     });
     let open = |(breaker, hold, detail): (Breaker, Hold, String)| {

@@ -64,7 +64,9 @@ fn tally(snapshot: &Snapshot) -> (Tallies, Tallies) {
         let mut of_gpu: HashMap<String, Tally> = HashMap::new();
         for holder in &gpu.holders {
             let process = snapshot.processes.get(&holder.process);
-            let Some(facts) = process.and_then(|process| process.facts.as_ref()) else { continue };
+            let facts = process.and_then(|process| process.facts.as_ref());
+            // Whether it uses the GPU at all is not known.
+            let Some(facts) = facts.filter(|facts| !facts.reused_pid) else { continue };
             if let Some(user) = user_label(facts) {
                 of_gpu.entry(user).or_default().add(holder, facts);
             }

@@ -91,6 +91,7 @@ pub fn facts(key: ProcessKey) -> Facts {
         claim: Claim::Unread,
         ancestors: None,
         restored: false,
+        reused_pid: false,
         notebook: None,
         unread_relatives: false,
     }

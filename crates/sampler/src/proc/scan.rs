@@ -473,6 +473,7 @@ impl Processes {
             notebook: known.notebook.clone(),
             ancestors: None,
             restored: false,
+            reused_pid: false,
             unread_relatives: false,
         })
     }

@@ -143,6 +143,7 @@ impl From<&crate::Facts> for Facts {
             notebook: facts.notebook.clone(),
             ancestors: facts.ancestors.clone(),
             restored: facts.restored,
+            reused_pid: facts.reused_pid,
             unread_relatives: facts.unread_relatives,
         }
     }

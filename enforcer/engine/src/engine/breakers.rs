@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Tick;
 use super::ledger::Stamp;
+use super::subject::Author;
 use crate::policy::Limits;
 use crate::verdict::Hold;
 use crate::view::View;
@@ -58,11 +59,14 @@ struct Driver {
     hung: BTreeMap<String, (u32, bool)>,
 }
 
-/// Failures in a row of actions against one user.
+/// Failures in a row of actions against one user, or the pods of one namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Failures {
     /// None if a target has no single owner.
     uid: Option<u32>,
+    /// Namespace of pods, whose authors choose their uids.
+    #[serde(default)]
+    namespace: Option<String>,
     in_a_row: u32,
     /// Time of the last failure; `None` until the tick after it.
     last: Option<Stamp>,
@@ -205,21 +209,22 @@ impl Breakers {
         }
     }
 
-    /// Records how an action against a user ended.
-    pub(crate) fn see_request(&mut self, uid: Option<u32>, failed: bool) {
-        let place = self.failures.iter().position(|failures| failures.uid == uid);
+    /// Records how an action against an author's target ended.
+    pub(crate) fn see_request(&mut self, (uid, namespace): Author, failed: bool) {
+        let is_of = |failures: &Failures| (failures.uid, &failures.namespace) == (uid, &namespace);
+        let place = self.failures.iter().position(is_of);
         match (place, failed) {
             (Some(place), true) => {
                 let failures = &mut self.failures[place];
-                *failures = Failures { uid, in_a_row: failures.in_a_row.saturating_add(1), last: None };
+                (failures.in_a_row, failures.last) = (failures.in_a_row.saturating_add(1), None);
             }
-            (None, true) => self.failures.push(Failures { uid, in_a_row: 1, last: None }),
+            (None, true) => self.failures.push(Failures { uid, namespace, in_a_row: 1, last: None }),
             (Some(place), false) => drop(self.failures.remove(place)),
             (None, false) => {}
         }
     }
 
-    /// Closes the breaker of each user against whom no action failed for the time `reset`.
+    /// Closes the breaker of each author against whom no action failed for the time `reset`.
     pub(crate) fn forget_failures(&mut self, tick: &Tick<'_>, reset: Duration) {
         self.failures.retain_mut(|failures| {
             let open = failures.open();
@@ -237,9 +242,10 @@ impl Breakers {
         self.driver.hung.values_mut().for_each(|(_, follows)| *follows = false);
     }
 
-    /// The users whose failure breaker is open.
-    pub(crate) fn failing(&self) -> impl Iterator<Item = Option<u32>> {
-        self.failures.iter().filter(|failures| failures.open()).map(|failures| failures.uid)
+    /// The authors whose failure breaker is open.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = Author> {
+        let open = self.failures.iter().filter(|failures| failures.open());
+        open.map(|failures| (failures.uid, failures.namespace.clone()))
     }
 
     /// Breakers that are open for the node.
@@ -264,8 +270,8 @@ fn hung(view: &View) -> impl Iterator<Item = &str> {
 }
 
 impl super::Engine {
-    /// Users whose failure breaker is open; `None` stands for targets without a single owner.
-    pub fn failing_users(&self) -> impl Iterator<Item = Option<u32>> {
+    /// Users, or namespaces of pods, whose failure breaker is open; neither stands for targets without a single owner.
+    pub fn failing_authors(&self) -> impl Iterator<Item = (Option<u32>, Option<String>)> {
         self.actions.breakers.failing()
     }
 }

@@ -13,6 +13,7 @@ use super::ledger::{Ledger, Stamp};
 use super::matches::{Candidate, Match, Peer};
 use super::progress::Progress;
 use super::stuck::Stuck;
+use super::subject::Author;
 use super::{Engine, Now, Tick, subject};
 use crate::Kind;
 use crate::policy::{Action, Mode, Step};
@@ -116,6 +117,14 @@ impl ActionTracker {
         uid.map(|uid| self.subordinate.user(uid))
     }
 
+    /// Returns the namespace of a pod, and else the user.
+    fn author(&self, subject: &Subject) -> Author {
+        match &subject.pod {
+            Some(pod) => (None, Some(pod.namespace().to_owned())),
+            None => (self.user(subject.charged()), None),
+        }
+    }
+
     /// Counts an action; returns its cooldown entry and the one it replaced.
     fn count(&mut self, id: u64, charge: Charge) -> (Turn, Option<Stamp>) {
         self.ledger.count((id, self.user(charge.subject.charged())), charge.at.clone(), &charge.subject);
@@ -186,10 +195,10 @@ impl ActionTracker {
         if !report.acted || report.outcome == Outcome::Gone {
             self.take_back(&in_flight, report.outcome);
         } else if report.outcome != Outcome::Cancelled {
-            let user = self.user(in_flight.subject.charged());
+            let author = self.author(&in_flight.subject);
             // Pods without GPU memory have no known user.
-            if user.is_some() || in_flight.subject.kind != Kind::Pod {
-                self.breakers.see_request(user, report.outcome.failure());
+            if author != (None, None) || in_flight.subject.kind != Kind::Pod {
+                self.breakers.see_request(author, report.outcome.failure());
             }
             // A failed action frees nothing unless it was observed.
             let freed = report.released.or(report.outcome.failure().then_some(0));
@@ -461,7 +470,8 @@ impl Engine {
             return Some(Hold::Rights);
         }
         let user = self.actions.user(subject::charged(target, tick.view));
-        if self.actions.breakers.failing().any(|failing| failing == user) {
+        let author = if namespace.is_some() { (None, namespace.map(str::to_owned)) } else { (user, None) };
+        if self.actions.breakers.failing().any(|failing| failing == author) {
             return Some(Hold::UserFailureBreaker);
         }
         let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());

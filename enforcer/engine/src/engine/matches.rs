@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::progress::Progress;
 use super::{Engine, Tick, subject};
+use crate::Kind;
 use crate::verdict::Subject;
 
 /// A match: places of its owner and its subject in the view, and the length of its streak. Owner and subject
@@ -51,7 +52,8 @@ pub struct Peer {
 
 impl Engine {
     /// Sorts by memory, the largest target first, because budgets may not suffice for all of them. But a user may cause
-    /// every attempt against a target to be cancelled, so all targets of this user come after those of others then.
+    /// every attempt against a target to be cancelled, so all targets of this user come after those of others then, and among
+    /// the pods of a namespace, which may have several authors, the pod itself.
     pub(super) fn sort(&self, candidates: &mut [Candidate], tick: &Tick<'_>) {
         let target = |candidate: &Candidate| &tick.view.targets[candidate.subject];
         let user =
@@ -66,7 +68,9 @@ impl Engine {
             // The owner is determined only if that matters.
             let cancelled = if cancelled.is_empty() { None } else { cancelled.get(&user(candidate)) };
             let memory = subject::memory(target(candidate), tick.view);
-            (Reverse(mode), cancelled.copied().unwrap_or_default(), Reverse(memory.unwrap_or_default()))
+            let is_pod = target(candidate).kind == Kind::Pod;
+            let own = if is_pod { candidate.progress.cancelled } else { 0 };
+            (Reverse(mode), cancelled.copied().unwrap_or_default(), own, Reverse(memory.unwrap_or_default()))
         });
     }
 }

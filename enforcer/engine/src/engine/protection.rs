@@ -71,6 +71,7 @@ pub(crate) fn builtin(
             exe: facts.and_then(|facts| facts.exe.as_deref()),
             exe_uid: facts.and_then(|facts| facts.exe_uid),
             restored: facts.is_some_and(|facts| facts.restored),
+            reused_pid: facts.is_some_and(|facts| facts.reused_pid),
         };
         process.key().and_then(is_ours).or_else(|| guard::builtin(&traits, root))
     });
@@ -85,6 +86,7 @@ pub(crate) fn builtin(
                 exe: relative.exe.as_deref(),
                 exe_uid: relative.exe_uid,
                 restored: false,
+                reused_pid: false,
             };
             is_ours(relative.key()).or_else(|| guard::builtin(&traits, root))
         })

@@ -307,6 +307,7 @@ fn gate_that_is_false_or_unknown_skips_the_target() {
     assert!(skipped(&except, |_| {}));
     assert!(!skipped(&except, |node| node.process(4100).uid = Some(1001)));
     assert!(skipped(&gate(""), |node| node.process(4100).restored = true));
+    assert!(skipped(&gate(""), |node| node.process(4100).reused_pid = true));
     let restored = gate("    except: [{restored: true, reason: kept}]");
     assert!(skipped(&restored, |_| {}), "it may have been restored");
     assert!(skipped(&restored, |node| node.process(4100).restored = true));

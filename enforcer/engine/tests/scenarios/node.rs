@@ -31,6 +31,8 @@ pub(crate) struct Process {
     pub(crate) confirmed: bool,
     /// Whether CRIU is known to have restored the process.
     pub(crate) restored: bool,
+    /// The driver lists its pid since before its start.
+    pub(crate) reused_pid: bool,
     /// Its pod. Name and UID have the pod's number.
     pub(crate) pod: Option<u8>,
     /// Namespace of its pod.
@@ -152,6 +154,7 @@ impl Node {
             util: Some(0),
             confirmed: true,
             restored: false,
+            reused_pid: false,
             pod: None,
             namespace: "team",
         })
@@ -374,6 +377,7 @@ impl Node {
             reaped_cpu_seconds: Some(0.0),
             workload: Some(process.workload.clone()),
             restored: process.restored,
+            reused_pid: process.reused_pid,
             ..fixtures::facts(process.comm)
         };
         fixtures::process(pid, process.ticks, facts)

@@ -387,6 +387,47 @@ fn pods_that_do_not_use_their_gpus_do_not_stop_actions() {
     assert!(found.ends_with("1 evict_pod"), "{found}");
 }
 
+/// Users in pods choose their uids, so the pods of other namespaces may have the same.
+#[test]
+fn failures_of_one_namespace_do_not_stop_actions_against_others() {
+    for (victim, namespace, expected) in [
+        (1500, "team", "4 due evict_pod, 4 evict_pod"),
+        (1000, "team", "4 due evict_pod, 4 evict_pod"),
+        (1500, "other", "4 withheld evict_pod: user_failure_breaker"),
+    ] {
+        let mut node = Node::new(&evicting(LIMITS, IDLE));
+        node.gpus = gpus(8);
+        for pod in 1_u8..=4 {
+            let process = node.process(4000 + u32::from(pod));
+            (process.pod, process.gpus) = (Some(pod), vec![usize::from(pod)]);
+            (process.namespace, process.uid) = ("other", Some(1000 + u32::from(pod % 2)));
+        }
+        node.process(4004).util = Some(90);
+        for pod in 1..=3 {
+            assert!(events(&mut node, 4).concat().ends_with(" evict_pod"));
+            node.report(Outcome::NotTerminated);
+            node.processes.remove(&(4000 + pod));
+        }
+        let process = node.process(4004);
+        (process.util, process.uid, process.namespace) = (Some(0), Some(victim), namespace);
+        let found = events(&mut node, 5).concat().replace(&uid(4), "4");
+        assert!(found.ends_with(expected.rsplit(", ").next().unwrap()), "{victim} {namespace}: {found}");
+    }
+}
+
+/// Both pods are in the same namespace, which may have several authors.
+#[test]
+fn pod_whose_attempts_have_no_answer_comes_last() {
+    let mut node = Node::new(&evicting(LIMITS, IDLE));
+    for (pod, mib) in [(1_u8, 9000), (2, 100)] {
+        let process = node.process(4100 + u32::from(pod));
+        (process.pod, process.mib) = (Some(pod), Some(mib));
+    }
+    assert!(events(&mut node, 4).concat().ends_with("1 evict_pod"));
+    node.report(Outcome::NoAnswer);
+    assert!(events(&mut node, 12).concat().ends_with("2 evict_pod"));
+}
+
 /// Returns a node with an idle process in each of these pods, which a rule stops with their owners.
 fn stopping(pods: &[(u8, &'static str)]) -> Node {
     let mut node = Node::new(&evicting(
