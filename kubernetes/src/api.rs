@@ -179,8 +179,9 @@ impl Session<'_> {
         }
         let reply = Reply::from(response);
         let answer = outcome(&reply);
-        // For a resource that it does not know, the API server answers with text. Whoever writes a pod can name one.
-        let status = answer.status.or(Some(reply.status).filter(|status| *status == 404));
+        // For a resource of a group that it does not know, the API server answers with text. Whoever writes a pod can name one.
+        let is_unknown = reply.status == 404 && path.starts_with("apis/");
+        let status = answer.status.or(Some(reply.status).filter(|_| is_unknown));
         Err(Box::new(PodAnswer { status, ..answer }))
     }
 

@@ -241,6 +241,7 @@ impl Join<'_> {
         });
         let mut holder = Holder {
             process,
+            reused_pid: false,
             kinds: entry.kinds,
             memory: entry.memory,
             peak: entry.peak,
@@ -267,6 +268,7 @@ impl Join<'_> {
         }
         Holder {
             process,
+            reused_pid: true,
             kinds: entry.kinds,
             memory: None,
             peak: None,
@@ -330,7 +332,7 @@ impl Join<'_> {
 
     /// Sums the memory by kind of holder; `None` if a holder's memory or the PID namespace is unknown.
     fn held(&self, entries: &SortedEntries<'_>, holders: &[Holder]) -> Option<Held> {
-        let SortedEntries { unnamed, reused, named } = entries;
+        let SortedEntries { unnamed, reused, .. } = entries;
         if self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
             return None;
         }
@@ -341,7 +343,7 @@ impl Join<'_> {
         for entry in reused {
             held.dead_pids = held.dead_pids.checked_add(entry.memory?)?;
         }
-        for holder in holders.iter().take(named.len()) {
+        for holder in holders.iter().filter(|holder| !holder.reused_pid) {
             let process = self.processes.get(&holder.process)?;
             let part = match (process.state, &process.facts) {
                 (State::Gone, _) => &mut held.dead_pids,

@@ -10,6 +10,8 @@ use crate::{Facts, Kinds, ProcessId, State, Utilization};
 pub struct Holder {
     /// Identity of the process.
     pub process: ProcessId,
+    /// Whether the driver may mean an earlier process with this pid, so that nothing is known of this one's use of the GPU.
+    pub reused_pid: bool,
     /// Kinds of context on the GPU.
     pub kinds: Kinds,
     /// Bytes held; `None` if the driver does not report it.

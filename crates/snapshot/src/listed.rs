@@ -35,9 +35,8 @@ impl ListedPids {
     ) -> Self {
         let next = |pid| {
             let mut listed = self.0.get(&pid).cloned().unwrap_or(ListedPid { since: end, author: None });
-            if let Some(facts) = facts(pid).filter(|facts| !listed.may_be_another(facts)) {
-                listed.author = author(facts);
-            }
+            let certain = facts(pid).filter(|facts| !listed.may_be_another(facts));
+            listed.author = certain.and_then(author).or(listed.author);
             (pid, listed)
         };
         Self(pids.map(next).collect())

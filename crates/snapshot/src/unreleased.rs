@@ -70,13 +70,8 @@ impl Account {
         let mut unattributed = parts.ok_or(UnknownReason::MemoryUnknown)?.unaccounted;
         let mut living = BTreeMap::new();
         for holder in holders {
-            let process = processes.get(&holder.process);
-            // What is listed with its pid may be memory of a process that has exited.
-            if process.and_then(|process| process.facts.as_ref()).is_some_and(|facts| facts.reused_pid) {
-                continue;
-            }
             let bytes = holder.memory.ok_or(UnknownReason::MemoryUnknown)?;
-            if process.is_some_and(|process| process.state.ended()) {
+            if processes.get(&holder.process).is_some_and(|process| process.state.ended()) {
                 unattributed = unattributed.saturating_add_unsigned(bytes);
             } else {
                 living.insert(holder.process, bytes);

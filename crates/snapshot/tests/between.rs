@@ -183,6 +183,7 @@ fn memory_of_an_exited_process_is_not_that_of_another_user_who_gets_its_pid() {
     assert_eq!(held(&snapshot), [unknown.clone(), vec![(PID, Some(10 * GIB))]]);
     assert!(is_reused(&snapshot) && snapshot.gpus[0].holders[0].utilization.percent().is_none());
     assert_eq!(snapshot.gpus[0].parts.map(|parts| (parts.holders, parts.dead_pids)), Some((0, GIB)));
+    assert_eq!(snapshot.gpus[0].unreleased.bytes(), Err(UnknownReason::MemoryUnknown));
     // A user could otherwise hide a process behind an earlier one.
     let snapshot = walked(4001);
     assert_eq!(held(&snapshot), [vec![(PID, Some(GIB))], vec![(PID, Some(10 * GIB))]]);

@@ -83,9 +83,9 @@ pub enum Hold {
     /// Too large a share of the workloads matched at once (`limits.mass_share`) and no other was observed busy;
     /// ends with `bailiff-enforcer resume`.
     MassBreaker = "mass_breaker",
-    /// Three consecutive actions failed for each of two users; ends after `breaker_reset` without a failure.
+    /// Three consecutive actions failed for each of two users, or namespaces of pods; ends after `breaker_reset` without a failure.
     FailureBreaker = "failure_breaker",
-    /// Three consecutive actions against the target's user failed; ends after `breaker_reset` without a
+    /// Three consecutive actions against the target's user, or the pods of its namespace, failed; ends after `breaker_reset` without a
     /// failure.
     UserFailureBreaker = "user_failure_breaker",
     /// Most outcomes were unknown in ten consecutive snapshots; ends after `breaker_reset` without that.
@@ -164,8 +164,12 @@ impl Hold {
             Self::NodeBudget => "the hourly budget of actions for the node is used up",
             Self::Cooldown => "the cooldown after the previous action against this target has not ended",
             Self::MassBreaker => "nearly all workloads matched at once",
-            Self::FailureBreaker => "three consecutive actions failed for each of two users",
-            Self::UserFailureBreaker => "three consecutive actions against the user failed",
+            Self::FailureBreaker => {
+                "three consecutive actions failed for each of two users, or namespaces of pods"
+            }
+            Self::UserFailureBreaker => {
+                "three consecutive actions against the user, or the pods of the namespace, failed"
+            }
             Self::UnknownBreaker => "most targets are unknown",
             Self::DriverHangBreaker => "the driver stopped responding after an action",
             Self::Undelivered => "no channel has delivered a notification yet",

@@ -82,6 +82,9 @@ impl Evidence<'_> {
     fn counts(&self, holder: &wire::Holder) -> bool {
         let processes = &self.view.snapshot.processes;
         let Some(process) = processes.iter().find(|process| process.pid == holder.pid) else { return true };
+        if process.facts.as_ref().is_some_and(|facts| facts.reused_pid) {
+            return true;
+        }
         if process.key().is_some_and(|key| !(self.may_live)(key)) {
             return false;
         }

@@ -15,14 +15,14 @@ const CONTAINER_BYTES: usize = 200;
 /// Totals of one user, or one container, on one GPU.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
-    processes: u64,
+    processes: Sum,
     memory: Sum,
     idle: Sum,
 }
 
 impl Tally {
     fn add(&mut self, holder: &Holder, facts: &Facts) {
-        self.processes += 1;
+        self.processes = self.processes.plus((!holder.reused_pid).then_some(1));
         self.memory = self.memory.plus(holder.memory);
         let idle = match holder.utilization.idle() {
             // An MPS server waits for its clients, so its memory is not counted as idle memory of its user.
@@ -35,7 +35,7 @@ impl Tally {
     }
 
     fn join(&mut self, other: Self) {
-        self.processes += other.processes;
+        self.processes = self.processes.join(other.processes);
         self.memory = self.memory.join(other.memory);
         self.idle = self.idle.join(other.idle);
     }
@@ -51,7 +51,7 @@ pub(super) fn write(snapshot: &Snapshot, page: &mut Writer<'_>) {
     page.rows(&metrics::IDLE_MEMORY, &users, |tally| tally.idle.known());
     totals(snapshot, page);
     page.rows(&metrics::USER_MEMORY, &users, |tally| tally.memory.known());
-    page.rows(&metrics::USER_PROCESSES, &users, |tally| Some(tally.processes));
+    page.rows(&metrics::USER_PROCESSES, &users, |tally| tally.processes.known());
     let containers: Vec<(&Labels, &Tally)> = containers.iter().collect();
     page.rows(&metrics::CONTAINER_MEMORY, &containers, |tally| tally.memory.known());
 }
@@ -64,9 +64,7 @@ fn tally(snapshot: &Snapshot) -> (Tallies, Tallies) {
         let mut of_gpu: HashMap<String, Tally> = HashMap::new();
         for holder in &gpu.holders {
             let process = snapshot.processes.get(&holder.process);
-            let facts = process.and_then(|process| process.facts.as_ref());
-            // Whether it uses the GPU at all is not known.
-            let Some(facts) = facts.filter(|facts| !facts.reused_pid) else { continue };
+            let Some(facts) = process.and_then(|process| process.facts.as_ref()) else { continue };
             if let Some(user) = user_label(facts) {
                 of_gpu.entry(user).or_default().add(holder, facts);
             }

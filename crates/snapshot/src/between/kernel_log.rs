@@ -90,14 +90,15 @@ fn holder<'g>(
         return None;
     }
     let on_gpu = gpus.iter_mut().filter(|gpu| xid.is_on(&gpu.about)).flat_map(|gpu| &mut gpu.holders);
-    let mut found = on_gpu.filter(|holder| holder.process.pid() == xid.pid).filter(|holder| {
-        let facts = processes.get(&holder.process).and_then(|process| process.facts.as_ref());
-        facts.is_some_and(|facts| {
-            // An MPS server creates the channels of its clients, so the line does not show which client it was.
-            let is_mps = holder.kinds.mps || facts.role.is_some() || facts.comm == Role::COMM;
-            !is_mps && xid.is_of(&facts.key, &facts.comm, log.from)
-        })
-    });
+    let mut found =
+        on_gpu.filter(|holder| holder.process.pid() == xid.pid && !holder.reused_pid).filter(|holder| {
+            let facts = processes.get(&holder.process).and_then(|process| process.facts.as_ref());
+            facts.is_some_and(|facts| {
+                // An MPS server creates the channels of its clients, so the line does not show which client it was.
+                let is_mps = holder.kinds.mps || facts.role.is_some() || facts.comm == Role::COMM;
+                !is_mps && xid.is_of(&facts.key, &facts.comm, log.from)
+            })
+        });
     let first = found.next()?;
     found.next().is_none().then_some(first)
 }

@@ -340,6 +340,9 @@ impl<'a> Join<'a> {
 
     /// Returns whether a process is in no container that has these allocations of its GPU; `None` if unknown.
     fn is_without(&self, holder: &Holder, on_gpu: &[&Allocated<'a>]) -> Option<bool> {
+        if holder.reused_pid {
+            return None;
+        }
         let belongs = on_gpu.iter().map(|allocated| self.belongs(holder, allocated));
         if belongs.fold(Truth::False, Truth::or).known()? {
             return Some(false);

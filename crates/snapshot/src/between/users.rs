@@ -57,7 +57,8 @@ impl UserInput<'_> {
         let mut users: BTreeMap<String, Use> = BTreeMap::new();
         for holder in &gpu.holders {
             let facts = self.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
-            let certain = facts.filter(|facts| !facts.reused_pid);
+            // When it began to use the GPU, if it does, is not known.
+            let certain = facts.filter(|_| !holder.reused_pid);
             let Some(user) = certain.and_then(user_label) else { continue };
             // An MPS server works for its clients, which are counted themselves.
             if facts.is_some_and(|facts| facts.role.is_some()) {

@@ -269,11 +269,11 @@ impl RuleEvaluator {
         Verdict { rule: Arc::clone(&self.rule.name), mode: self.mode, subject, what, evidence }
     }
 
-    /// Records how an action of this rule ended.
+    /// Records how an action of this rule ended; `is_last` if it is not tried again whatever the outcome.
     pub(crate) fn complete(
         &mut self,
         in_flight: &InFlight,
-        outcome: Outcome,
+        (outcome, is_last): (Outcome, bool),
         number: impl Fn(Kind, &TargetId) -> Option<usize>,
     ) {
         let Some(number) = number(in_flight.owner.0, &in_flight.owner.1) else { return };
@@ -282,25 +282,13 @@ impl RuleEvaluator {
         progress.in_flight = false;
         let is_real = in_flight.mode != Mode::DryRun;
         match outcome {
+            outcome if is_last => progress.give_up(outcome),
             outcome if outcome.may_be_tried_again() => {
                 progress.cancelled = progress.cancelled.saturating_add(1);
             }
             outcome if outcome.may_pass() && is_real => progress.refused = true,
             outcome if outcome.refusal() || outcome.failure() => progress.give_up(outcome),
             _ => progress.took(&in_flight.action),
-        }
-    }
-
-    /// Ends the destructive steps of the match that an action belongs to.
-    pub(crate) fn give_up(
-        &mut self,
-        in_flight: &InFlight,
-        outcome: Outcome,
-        number: impl Fn(Kind, &TargetId) -> Option<usize>,
-    ) {
-        let number = number(in_flight.owner.0, &in_flight.owner.1);
-        if let Some(progress) = number.and_then(|number| self.progress(number)) {
-            progress.give_up(outcome);
         }
     }
 

@@ -207,15 +207,13 @@ impl Engine {
         let Some(in_flight) = self.actions.land(report) else { return };
         let now = self.last.as_ref().map_or(Duration::ZERO, |view| view.boot());
         self.actions.back_offs.see((&in_flight.action, &in_flight.subject), report, now);
+        let blocked_for = self.actions.back_offs.blocked_for(&in_flight.subject.id, now);
+        let most = self.policy.kubernetes.as_ref().map(|kubernetes| kubernetes.pdb_max_wait);
+        let is_last = report.outcome == Outcome::BlockedByPdb && most.is_some_and(|most| blocked_for >= most);
         let Some(evaluator) = self.evaluators.get_mut(in_flight.rule) else { return };
         let populations = &self.populations;
         let number = |kind: Kind, id: &TargetId| populations[kind as usize].number(id);
-        evaluator.complete(&in_flight, report.outcome, number);
-        let blocked_for = self.actions.back_offs.blocked_for(&in_flight.subject.id, now);
-        let most = self.policy.kubernetes.as_ref().map(|kubernetes| kubernetes.pdb_max_wait);
-        if report.outcome == Outcome::BlockedByPdb && most.is_some_and(|most| blocked_for >= most) {
-            evaluator.give_up(&in_flight, report.outcome, number);
-        }
+        evaluator.complete(&in_flight, (report.outcome, is_last), number);
     }
 
     /// Records that a channel delivered a notification of a rule's match.

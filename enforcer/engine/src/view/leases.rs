@@ -43,7 +43,9 @@ impl<'a> Pool<'a> {
         let gpus: Vec<_> = snapshot.gpus.iter().map(|gpu| leases.gpu(gpu)).collect();
         let mut ties = Vec::new();
         for (place, process) in snapshot.processes.iter().enumerate() {
-            let members = Members::of_wire(process);
+            // The process that the driver means may be another one.
+            let certain = process.facts.as_ref().is_none_or(|facts| !facts.reused_pid);
+            let members = Members::of_wire(process).filter(|_| certain);
             for gpu in holdings.of(place).iter().map(|(gpu, _)| *gpu as usize) {
                 let entry = gpus.get(gpu).copied().flatten();
                 ties.push((place, gpu, members.map(|members| leases.lease_of(&members, entry))));
