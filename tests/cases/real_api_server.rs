@@ -337,6 +337,7 @@ fn real_api_server_stops_owners() {
 #[ignore = "needs an API server that takes minutes to build: make test-kubernetes"]
 fn enforcer_has_a_real_api_server_evict_a_pod() {
     let real = Real(KubeApiServer::start());
+    real.0.bind(&all_of_component("eviction/cluster-role.yaml")[0]);
     let uid = real.pod("web", "node-1", None);
     let mut stage = Stage::new();
     stage.api = real.0.for_clients();
