@@ -229,10 +229,10 @@ impl Reads for Session<'_> {
         let path = format!("api/v1/namespaces/{namespace}/pods?fieldSelector={UNFINISHED}");
         let mut response = self.get(&path, METADATA)?;
         let body = BufReader::new(response.body_mut().with_config().limit(LONGEST_LIST).reader());
-        let is_whole = each_item(body, see);
-        is_whole
-            .then_some(())
-            .ok_or_else(|| unusable(Some(200), "the list of its namespace's pods cannot be read"))
+        if each_item(body, see) {
+            return Ok(());
+        }
+        Err(unusable(Some(200), "the list of its namespace's pods cannot be read"))
     }
 }
 

@@ -125,10 +125,10 @@ pub(crate) fn find(pod: &ObjectName, reads: &impl Reads) -> Result<Option<Owner>
     let mut own = BTreeSet::new();
     reads.each_pod(pod.namespace(), &mut |Item { metadata }| {
         let names = |owner: &Reference| objects.iter().any(|object| object.metadata.uid == owner.uid);
-        let may_be_its_own = metadata.owner_references.controller.as_ref().is_some_and(names)
-            || objects.iter().any(|object| object.spec.selector.may_select(&metadata.labels));
         // Also a pod that is being deleted: another one will take its place.
-        if may_be_its_own {
+        if metadata.owner_references.controller.as_ref().is_some_and(names)
+            || objects.iter().any(|object| object.spec.selector.may_select(&metadata.labels))
+        {
             own.insert(metadata.uid);
         }
     })?;

@@ -116,6 +116,11 @@ fn gpu_is_idle_after_use_and_its_time_starts_then() {
     assert_eq!(state([busy(), vec![empty(4), empty(5)]].concat()), (AllocationState::Idle, Some(10)));
     let waits = |n| holds(n, 0, job());
     assert_eq!(state([busy(), vec![waits(4), waits(5)]].concat()), (AllocationState::Idle, Some(10)));
+    // The driver has listed its pid since before its start: whether the job has used the GPU is not known.
+    let key = ProcessKey { pid: PID, start_ticks: 100_000 };
+    let reused = |n| holds(n, 50, bailiff_snapshot::Facts { key, ..job() });
+    let found = state(vec![before(), empty(1), reused(2), empty(3), empty(4)]);
+    assert_eq!(found, (AllocationState::Unknown, None));
     let stops = |n| holds(n, 0, process(Some("7"), State::Stopped));
     assert_eq!(state([busy(), vec![stops(4), stops(5)]].concat()), (AllocationState::Unknown, None));
 }

@@ -160,19 +160,45 @@ fn is_reused(snapshot: &Snapshot) -> bool {
     snapshot.processes.values().filter_map(|process| process.facts.as_ref()).any(|facts| facts.reused_pid)
 }
 
+/// The process with the pid, of this user and with this start time.
+fn of(uid: u32, start_ticks: u64) -> (u32, Seen) {
+    fixtures::found(Facts { uid: Some(uid), ..facts(PID, start_ticks) })
+}
+
+/// A sample in which the driver lists the pid.
+fn listed(n: u64, seen: (u32, Seen)) -> Sample {
+    sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [seen])
+}
+
+#[test]
+fn process_may_be_the_listed_one_only_if_owner_and_container_are_the_same() {
+    let in_container = || {
+        let place = Place { boundary: Some("/docker/x".to_owned()), ..Place::default() };
+        fixtures::found(Facts { uid: Some(4001), place, ..facts(PID, 3500) })
+    };
+    let gone = || (PID, Seen::Gone);
+    for (first, last, expected) in [
+        (of(4001, 7), of(4001, 3500), Some(GIB)),
+        (of(4001, 7), in_container(), None),
+        // The earlier process was never seen.
+        (gone(), of(4001, 3500), None),
+    ] {
+        let snapshot = walk([listed(1, first), listed(2, gone()), listed(3, gone()), listed(4, last)]);
+        assert_eq!(held(&snapshot), [[(PID, expected)]]);
+    }
+}
+
 /// The driver goes on listing a process that has exited while its child has the device files open.
 #[test]
 fn memory_of_an_exited_process_is_not_that_of_another_user_who_gets_its_pid() {
     let second = |n| GpuSample { ..fixtures::gpu((1, "GPU-2"), vec![entry(PID, Some(2 * n * GIB))]) };
-    let of = |uid, start_ticks| fixtures::found(Facts { uid: Some(uid), ..facts(PID, start_ticks) });
-    let on_first = |n, seen| sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))])], [seen]);
     let reused = |n, uid| sample(n, vec![gpu(n, vec![entry(PID, Some(GIB))]), second(n)], [of(uid, 3500)]);
     let walked = |uid| {
         let gone = (PID, Seen::Gone);
         walk([
-            on_first(1, of(4001, 7)),
-            on_first(2, gone.clone()),
-            on_first(3, gone),
+            listed(1, of(4001, 7)),
+            listed(2, gone.clone()),
+            listed(3, gone),
             reused(4, uid),
             reused(5, uid),
         ])
@@ -188,32 +214,14 @@ fn memory_of_an_exited_process_is_not_that_of_another_user_who_gets_its_pid() {
     let snapshot = walked(4001);
     assert_eq!(held(&snapshot), [vec![(PID, Some(GIB))], vec![(PID, Some(10 * GIB))]]);
     assert!(!is_reused(&snapshot));
-    // In another container with the same uid, it may be of another user.
-    let contained = |n| {
-        let place = Place { boundary: Some("/docker/x".to_owned()), ..Place::default() };
-        let found = fixtures::found(Facts { uid: Some(4001), place, ..facts(PID, 3500) });
-        on_first(n, found)
-    };
-    let gone = (PID, Seen::Gone);
-    let snapshot =
-        walk([on_first(1, of(4001, 7)), on_first(2, gone.clone()), on_first(3, gone.clone()), contained(4)]);
-    assert_eq!(held(&snapshot), std::slice::from_ref(&unknown));
-    // The earlier process was never seen.
-    let snapshot = walk([
-        on_first(1, gone.clone()),
-        on_first(2, gone.clone()),
-        on_first(3, gone),
-        on_first(4, of(4001, 3500)),
-    ]);
-    assert_eq!(held(&snapshot), std::slice::from_ref(&unknown));
     // The driver does not list the pid in between.
     let unlisted = sample(3, vec![gpu(3, vec![])], []);
-    let snapshot = walk([on_first(1, of(4001, 7)), unlisted, reused(4, 4002), reused(5, 4002)]);
+    let snapshot = walk([listed(1, of(4001, 7)), unlisted, reused(4, 4002), reused(5, 4002)]);
     assert_eq!(held(&snapshot), [vec![(PID, Some(GIB))], vec![(PID, Some(10 * GIB))]]);
     // The GPU was not read in between.
     let fault = GpuSample::faulty(gpu(3, vec![]).about, Fault::Error);
     let faulty = sample(3, vec![fault], []);
-    let snapshot = walk([on_first(1, of(4001, 7)), faulty, reused(4, 4002)]);
+    let snapshot = walk([listed(1, of(4001, 7)), faulty, reused(4, 4002)]);
     assert_eq!(held(&snapshot), [unknown, vec![(PID, Some(8 * GIB))]]);
 }
 

@@ -358,8 +358,11 @@ fn processes_without_an_allocation_are_counted_if_all_are_known() {
         facts.place.container = Some("9".into());
         facts
     };
+    // The driver has listed its pid since before its start.
+    let reused = Facts { key: ProcessKey { pid: 43, start_ticks: 100_000 }, ..plain(43, "train", 1000) };
     let cases = [
         ("none", vec![], Some(0)),
+        ("one with a reused pid", vec![reused], None),
         ("its own", vec![in_pod(41, "a")], Some(0)),
         ("another pod", vec![in_pod(41, "a"), in_pod(43, "b")], Some(1)),
         ("outside pods", vec![plain(43, "train", 1000), in_pod(42, "c")], Some(2)),

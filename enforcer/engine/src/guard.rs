@@ -549,6 +549,13 @@ mod tests {
             let traits = Traits { comm, uid, exe, exe_uid, ..traits() };
             assert_eq!(builtin(&traits, Root::Protected).is_some(), protected, "{traits:?}");
         }
+        // In a container, anyone can be root.
+        for (exe, protected) in [("/usr/bin/dcgm-exporter", true), ("/usr/bin/python3.11", false)] {
+            let traits =
+                Traits { comm: "dcgm-exporter", uid: Some(0), exe: Some(exe), exe_uid: Some(0), ..traits() };
+            let inside = Traits { contained: true, ..traits };
+            assert_eq!(builtin(&inside, Root::Protected).is_some(), protected, "{inside:?}");
+        }
     }
 
     /// Returns an ordinary process whose program is unknown.

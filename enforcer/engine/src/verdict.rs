@@ -400,7 +400,7 @@ impl Outcome {
     }
 
     /// Returns whether a target that is not tried again because of it is flagged.
-    pub const fn needs_attention(self) -> bool {
+    pub const fn raises_flag(self) -> bool {
         matches!(self, Self::NotEvictable | Self::NotStoppable | Self::Undone | Self::BlockedByPdb)
     }
 

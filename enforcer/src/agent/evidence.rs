@@ -130,7 +130,10 @@ mod tests {
         let gone = fixtures::unconfirmed(5, 1, State::Gone);
         let mut server = process(5, "nvidia-cuda-mps");
         server.facts.as_mut().expect("they are set").role = Some(Role::MpsServer.into());
+        let mut reused = server.clone();
+        reused.facts.as_mut().expect("they are set").reused_pid = true;
         let cases = [
+            (gpu("0", Some(1), &[(5, "C")]), vec![reused], On::Used),
             (gpu("0", Some(0), &[]), vec![], On::Unused),
             (gpu("0", None, &[]), vec![], On::Unknown),
             (gpu("0", Some(1), &[]), vec![], On::Used),

@@ -118,11 +118,8 @@ impl ActionTracker {
     }
 
     /// Returns the namespace of a pod, and else the user.
-    fn author(&self, subject: &Subject) -> Author {
-        match &subject.pod {
-            Some(pod) => (None, Some(pod.namespace().to_owned())),
-            None => (self.user(subject.charged()), None),
-        }
+    fn author(&self, uid: Option<u32>, namespace: Option<&str>) -> Author {
+        namespace.map_or_else(|| (self.user(uid), None), |namespace| (None, Some(namespace.to_owned())))
     }
 
     /// Counts an action; returns its cooldown entry and the one it replaced.
@@ -195,7 +192,8 @@ impl ActionTracker {
         if !report.acted || report.outcome == Outcome::Gone {
             self.take_back(&in_flight, report.outcome);
         } else if report.outcome != Outcome::Cancelled {
-            let author = self.author(&in_flight.subject);
+            let subject = &in_flight.subject;
+            let author = self.author(subject.charged(), subject.pod.as_ref().map(ObjectName::namespace));
             // Pods without GPU memory have no known user.
             if author != (None, None) || in_flight.subject.kind != Kind::Pod {
                 self.breakers.see_request(author, report.outcome.failure());
@@ -470,7 +468,7 @@ impl Engine {
             return Some(Hold::Rights);
         }
         let user = self.actions.user(subject::charged(target, tick.view));
-        let author = if namespace.is_some() { (None, namespace.map(str::to_owned)) } else { (user, None) };
+        let author = self.actions.author(subject::charged(target, tick.view), namespace);
         if self.actions.breakers.failing().any(|failing| failing == author) {
             return Some(Hold::UserFailureBreaker);
         }

@@ -94,7 +94,7 @@ impl Progress {
     /// nothing else would show it.
     pub(crate) fn give_up(&mut self, outcome: Outcome) {
         self.failed = true;
-        if outcome.needs_attention() {
+        if outcome.raises_flag() {
             self.flagged = self.flagged.max(Some(Severity::Warning));
         }
     }

@@ -368,14 +368,20 @@ impl ObservedTarget<'_> {
         let holder = |process: &&wire::Process| match &process.facts {
             None => true,
             Some(facts) => {
-                is_protected(process.pid, (&facts.comm, contained(process)), facts.uid)
-                    || root(facts.uid, contained(process))
+                is_protected(
+                    process.pid,
+                    (&facts.comm, facts.exe.as_deref()),
+                    (contained(process), facts.uid),
+                ) || root(facts.uid, contained(process))
             }
         };
         let all_contained = self.processes.iter().all(contained);
         let other = |relative: &&wire::Relative| {
-            is_protected(relative.pid, (&relative.comm, all_contained), relative.uid)
-                || root(relative.uid, all_contained)
+            is_protected(
+                relative.pid,
+                (&relative.comm, relative.exe.as_deref()),
+                (all_contained, relative.uid),
+            ) || root(relative.uid, all_contained)
         };
         if self.processes.iter().any(holder) || self.relatives.iter().flatten().any(other) {
             return Truth::True;
@@ -451,9 +457,10 @@ impl ObservedTarget<'_> {
     }
 }
 
-/// Returns whether a process is protected: services of system users are, but in a container only the names of driver
-/// services are.
-fn is_protected(pid: u32, (comm, contained): (&str, bool), uid: Option<u32>) -> bool {
-    let named = comm == "nv-hostengine" || (!contained && ["sshd", "kubelet", "slurmstepd"].contains(&comm));
+/// Returns whether a process is protected: services of system users are. In a container only driver services are, if the program
+/// is not known to be another one.
+fn is_protected(pid: u32, (comm, exe): (&str, Option<&str>), (contained, uid): (bool, Option<u32>)) -> bool {
+    let is_driver_service = comm == "nv-hostengine" && (!contained || exe.is_none());
+    let named = is_driver_service || (!contained && ["sshd", "kubelet", "slurmstepd"].contains(&comm));
     pid <= 1 || uid.is_none_or(|uid| named && uid < 1000)
 }
