@@ -85,10 +85,8 @@ impl TryFrom<Flags> for Settings {
         let deadline = duration("--deadline", &flags.deadline)?;
         let leases = pool(&flags, (interval, deadline))?;
         let mps = daemons(&flags)?;
-        let pod_resources = kubelet(&flags)?;
-        if flags.max_connections == 0 {
-            return Err("--web.max-connections=0 would refuse every connection".to_owned());
-        }
+        let claims = if leases.is_some() { Claims::Read } else { Claims::Left };
+        let (pod_resources, lookback) = (kubelet(&flags)?, duration("--look-back", &flags.lookback)?);
         let node = flags.node.name();
         Ok(Self {
             web: Web {
@@ -99,7 +97,7 @@ impl TryFrom<Flags> for Settings {
                 permissions: flags.permissions.required(),
                 user: flags.user,
                 hosts: flags.hosts.hosts(&node)?,
-                max_connections: flags.max_connections,
+                max_connections: connections(flags.max_connections)?,
             },
             schedule: Schedule { interval, max_processes: flags.max_processes },
             sampler: SamplerSettings {
@@ -112,9 +110,9 @@ impl TryFrom<Flags> for Settings {
                 pod_resources,
                 interval,
                 deadline,
-                lookback: duration("--look-back", &flags.lookback)?,
+                lookback,
                 commands: if flags.command { Commands::Read } else { Commands::Left },
-                claims: if leases.is_some() { Claims::Read } else { Claims::Left },
+                claims,
                 notebooks: flags.notebook,
                 mps: Mps::Read,
                 namespace: if flags.trust_pid_namespace { Namespace::Trusted } else { Namespace::Checked },
@@ -131,6 +129,14 @@ impl TryFrom<Flags> for Settings {
             logs: flags.logs,
         })
     }
+}
+
+/// Checks the maximum number of connections.
+fn connections(most: usize) -> Result<usize, String> {
+    if most == 0 {
+        return Err("--web.max-connections=0 would refuse every connection".to_owned());
+    }
+    Ok(most)
 }
 
 /// Returns the settings of the lease pool. An empty URL means no pool, because the environment variable may

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use bailiff_lifecycle::control::query;
 use end_to_end::api_server::{ApiServer, Reply, failure};
 use end_to_end::cgroups::Slice;
-use end_to_end::enforcer::Enforcer;
+use end_to_end::enforcer::{self, Enforcer};
 use end_to_end::node::{Node, TICKS};
 use end_to_end::programs;
 use end_to_end::tenant::{NOBODY_UID, Tenant};
@@ -724,6 +724,36 @@ fn annotation_delays_no_longer_than_permitted_after_the_match() {
     stage.until_result("kept");
     stage.until_evicted(&mut [&mut tenant]);
     stage.until_result("released");
+}
+
+/// A mount namespace has the socket at its default path.
+#[test]
+fn the_socket_is_used_only_if_the_rules_file_says_so() {
+    for steps in ["flag: info", "evict_pod: {}"] {
+        let mut stage = Stage::new();
+        stage.rules_with("enforce", &format!("{{{steps}}}"), "");
+        let rules = fs::read_to_string(stage.node.home.rules()).unwrap();
+        let path = format!("kubernetes: {{socket: {}}}", stage.socket());
+        let is_used = steps.starts_with("evict");
+        stage.node.home.write(&rules.replace(&path, if is_used { "kubernetes: {}" } else { "" }));
+        let directory = tempfile::tempdir().unwrap();
+        let socket = UnixListener::bind(directory.path().join("api.sock")).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let _tenant = stage.holder(pod(), 'a');
+        let prepare = "mount -t tmpfs none /run && mkdir /run/bailiff-kubernetes \
+            && mount --bind \"$0\" /run/bailiff-kubernetes && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", prepare]).arg(directory.path()).arg(programs::enforcer());
+        command.args(enforcer::arguments(&stage.node.home));
+        stage.enforcer = Some(Enforcer::spawn(&stage.node.home, command));
+        if is_used {
+            until("a connection", || socket.accept().ok());
+        } else {
+            stage.node.home.until_line("flag", "raised");
+            stage.until_ticks(8);
+            assert!(socket.accept().is_err());
+        }
+    }
 }
 
 #[test]

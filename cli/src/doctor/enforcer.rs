@@ -49,27 +49,9 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
 
 /// Checks a status, as printed by `bailiff-enforcer status --json`.
 fn of_status(status: &Value) -> Vec<Check> {
-    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
-    let empty = Vec::new();
-    let list = |name: &str| status[name].as_array().unwrap_or(&empty);
-    let mut checks = Vec::new();
-    if status["stream"]["connected"] == true {
-        let enforcing = list("rules").iter().filter(|rule| rule["mode"] == "enforce").count();
-        let (version, rules) = (text(&status["version"]), list("rules").len());
-        checks
-            .push(Check::ok(NAME, format!("{version}, {rules} rules, {enforcing} of them in enforce mode")));
-    } else {
-        let why = text(&status["stream"]["trouble"]);
-        let hint =
-            "start bailiff-exporter --stream=PATH, and bailiff-enforcer run --stream=PATH --stream.user=USER";
-        checks.push(Check::fail(
-            NAME,
-            format!("no exporter stream, so rules are not evaluated: {why}"),
-            hint,
-        ));
-    }
+    let mut checks = vec![stream(status)];
     if status["policy"]["last"] == "refused" {
-        let fault = status["policy"]["faults"].get(0).map(&text).unwrap_or_default();
+        let fault = status["policy"]["faults"].get(0).map(text).unwrap_or_default();
         let hint = format!("run bailiff-enforcer check {}", text(&status["policy"]["path"]));
         checks.push(Check::fail(NAME, format!("the rules file was not loaded: {fault}"), hint));
     }
@@ -83,7 +65,7 @@ fn of_status(status: &Value) -> Vec<Check> {
     }
     // These holds end by themselves a few intervals after a start or a reload.
     let is_transient = |hold: &&Value| hold["hold"] == "started" || hold["hold"] == "reloaded";
-    for hold in list("holds").iter().filter(|hold| !is_transient(hold)) {
+    for hold in list(status, "holds").iter().filter(|hold| !is_transient(hold)) {
         let detail = hold["detail"].as_str().filter(|detail| !detail.is_empty());
         let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
         let text =
@@ -94,11 +76,34 @@ fn of_status(status: &Value) -> Vec<Check> {
             "run bailiff-enforcer status; to end a pause, run bailiff-enforcer resume",
         ));
     }
-    for open in list("breakers") {
+    for open in list(status, "breakers") {
         let text = format!("the breaker {} is open: {}", text(&open["breaker"]), text(&open["detail"]));
         checks.push(Check::warn(NAME, text, "find the cause, then run bailiff-enforcer resume"));
     }
     checks
+}
+
+/// Checks that rules are evaluated.
+fn stream(status: &Value) -> Check {
+    let stream = &status["stream"];
+    if stream["connected"] != true {
+        let why = text(&stream["trouble"]);
+        let hint =
+            "start bailiff-exporter --stream=PATH, and bailiff-enforcer run --stream=PATH --stream.user=USER";
+        return Check::fail(NAME, format!("no exporter stream, so rules are not evaluated: {why}"), hint);
+    }
+    let rules = list(status, "rules");
+    let enforcing = rules.iter().filter(|rule| rule["mode"] == "enforce").count();
+    let (version, rules) = (text(&status["version"]), rules.len());
+    Check::ok(NAME, format!("{version}, {rules} rules, {enforcing} of them in enforce mode"))
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("unknown").to_owned()
+}
+
+fn list<'a>(status: &'a Value, name: &str) -> &'a [Value] {
+    status[name].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Checks the rules file with `bailiff-enforcer check`.

@@ -114,7 +114,31 @@ impl Worker {
             Ok(count) => count,
             Err(error) => return Ok(Err(error)),
         };
-        // Time since boot at which each pid was listed. A process that started later has only reused the pid.
+        let (pids, unattributed) = self.read_gpus((request, count), &mut rest)?;
+        rest.nvml_took = began.elapsed();
+        say(&mut self.socket, &WorkerMessage::Looking { count })?;
+        let began = Instant::now();
+        self.scan_processes(&pids, &mut rest);
+        self.cgroups = cgroups(&rest.processes);
+        if rest.proc_fault.is_none() {
+            self.find_mps(began, &mut rest);
+            self.read_quotas(began, &mut rest);
+            self.read_slurm(&mut rest);
+            self.read_pod_resources(&mut rest);
+            self.scan_device_files((began, unattributed), &mut rest);
+        }
+        say(&mut self.socket, &WorkerMessage::Done(Box::new(rest)))?;
+        Ok(Ok(()))
+    }
+
+    /// Reads and sends the GPUs. Returns the time since boot at which each pid was listed, and whether a GPU has unattributed
+    /// memory.
+    fn read_gpus(
+        &mut self,
+        (request, count): (&Request, u32),
+        rest: &mut Rest,
+    ) -> io::Result<(BTreeMap<u32, Duration>, bool)> {
+        // A process that started later has only reused the pid.
         let mut pids: BTreeMap<u32, Duration> = request.also.iter().map(|pid| (*pid, now().boot)).collect();
         let mut unattributed = false;
         let own_cgroup = OwnCgroup::read(&self.settings);
@@ -141,20 +165,7 @@ impl Worker {
             }
             say(&mut self.socket, &WorkerMessage::Read(samples))?;
         }
-        rest.nvml_took = began.elapsed();
-        say(&mut self.socket, &WorkerMessage::Looking { count })?;
-        let began = Instant::now();
-        self.scan_processes(&pids, &mut rest);
-        self.cgroups = cgroups(&rest.processes);
-        if rest.proc_fault.is_none() {
-            self.find_mps(began, &mut rest);
-            self.read_quotas(began, &mut rest);
-            self.read_slurm(&mut rest);
-            self.read_pod_resources(&mut rest);
-            self.scan_device_files((began, unattributed), &mut rest);
-        }
-        say(&mut self.socket, &WorkerMessage::Done(Box::new(rest)))?;
-        Ok(Ok(()))
+        Ok((pids, unattributed))
     }
 
     fn read_kernel_log(&mut self, rest: &mut Rest) {

@@ -410,8 +410,8 @@ impl Daemon {
     /// Records in the audit log which breakers have opened and closed.
     fn record_breakers(&self, before: &[Open], now: &[Open]) {
         let changes = [(now, before, "opened"), (before, now, "closed")];
-        for (local_host, there, result) in changes {
-            for open in local_host.iter().filter(|open| !there.contains(open)) {
+        for (these, others, result) in changes {
+            for open in these.iter().filter(|open| !others.contains(open)) {
                 tracing::warn!(breaker = open.breaker.name(), open.detail, "breaker {result}");
                 self.record_change(("breaker", result), &format!("{}: {}", open.breaker.name(), open.detail));
             }
@@ -430,8 +430,7 @@ impl Daemon {
     }
 
     fn check_audit_log(&mut self) {
-        let unwritable = !self.audit.status.writable();
-        self.hold_if(Hold::Audit, unwritable);
+        self.hold_if(Hold::Audit, !self.audit.status.writable());
     }
 
     async fn end(self, mut deliveries: UnboundedReceiver<Delivery>) {

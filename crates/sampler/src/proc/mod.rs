@@ -1,5 +1,6 @@
 //! Reads `/proc`: identity and state of the listed pids, members of their workloads, and open device files.
 
+mod descriptors;
 mod device_files;
 mod freezer;
 mod names;
@@ -11,7 +12,8 @@ mod relations;
 mod scan;
 mod threads;
 
+pub(crate) use descriptors::reserve_descriptors;
 pub use device_files::device_processes;
 pub(crate) use device_files::{Search, keep_living};
 pub(crate) use node::Node;
-pub(crate) use scan::{MOST_OF_ENVIRON, Processes, reserve_descriptors};
+pub(crate) use scan::{MOST_OF_ENVIRON, Processes};

@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_proc::Directory;
-use bailiff_snapshot::Place;
 use bailiff_snapshot::place::pod_directory;
+use bailiff_snapshot::{Place, Relative};
 
 /// Minimum time between two listings of the directory of pods, and between two for pods that were not found.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -46,6 +47,19 @@ impl Pods {
         if let Some((namespace, pod)) = self.names.get(uid) {
             place.namespace = Some(namespace.clone());
             place.pod = Some(pod.clone());
+        }
+    }
+
+    /// Sets the names of the pods of these processes, which share their places.
+    pub(crate) fn name_all(&mut self, relatives: &mut [Relative], now: Duration) {
+        let mut places: HashMap<Arc<Place>, Arc<Place>> = HashMap::new();
+        for relative in relatives.iter_mut().filter(|relative| relative.place.pod_uid.is_some()) {
+            let named = places.entry(Arc::clone(&relative.place)).or_insert_with(|| {
+                let mut place = Place::clone(&relative.place);
+                self.name(&mut place, now);
+                Arc::new(place)
+            });
+            relative.place = Arc::clone(named);
         }
     }
 

@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{HeldFile, LATE, Proc, Process, ReadError, Reads};
 use bailiff_snapshot::environment::notebook;
@@ -18,6 +16,7 @@ use bailiff_snapshot::{
     Claim, Facts, Fault, Gap, Gaps, Io, Moment, Place, ProcessKey, Relative, Role, Seen, State,
 };
 
+use super::descriptors::room;
 use super::freezer::Freezer;
 use super::names::Names;
 use super::orphan::Member;
@@ -29,12 +28,6 @@ use crate::settings::{Claims, Commands, SamplerSettings};
 
 /// Maximum number of owners of processes without GPU memory whose names are looked up.
 const MOST_OWNERS: usize = 256;
-
-/// Maximum number of processes whose files are held open. Further processes are read by path.
-const MOST_HELD: usize = 8192;
-
-/// Number of descriptors in the table at the start: enough for two files of 1,000 processes.
-const RESERVED: i32 = 2048;
 
 /// Maximum number of bytes read from an environment.
 pub(crate) const MOST_OF_ENVIRON: usize = 128 << 10;
@@ -283,7 +276,7 @@ impl Processes {
         let mut relatives = related?;
         if let Some(relatives) = &mut relatives {
             self.name_owners(seen, relatives);
-            self.name_pods(relatives, at.boot);
+            self.pods.name_all(relatives, at.boot);
             limit_relatives(relatives);
         }
         Ok(relatives)
@@ -314,18 +307,6 @@ impl Processes {
                 owners.insert(uid, self.names.of(uid));
             }
             relative.user = owners.get(&uid).cloned().flatten();
-        }
-    }
-
-    fn name_pods(&mut self, relatives: &mut [Relative], now: Duration) {
-        let mut pods: HashMap<Arc<Place>, Arc<Place>> = HashMap::new();
-        for relative in relatives.iter_mut().filter(|relative| relative.place.pod_uid.is_some()) {
-            let named = pods.entry(Arc::clone(&relative.place)).or_insert_with(|| {
-                let mut place = Place::clone(&relative.place);
-                self.pods.name(&mut place, now);
-                Arc::new(place)
-            });
-            relative.place = Arc::clone(named);
         }
     }
 
@@ -481,24 +462,4 @@ impl Processes {
 
 const fn fault(error: ReadError) -> Fault {
     if error.is_denied() { Fault::NotPermitted } else { Fault::Error }
-}
-
-/// Raises the descriptor limit, and returns how many processes' two files fit into half of it.
-fn room() -> usize {
-    raise_limit().map_or(MOST_HELD, |most| usize::try_from(most).unwrap_or(MOST_HELD) / 4).min(MOST_HELD)
-}
-
-/// Raises the descriptor limit to its maximum, and returns it; `None` if it is unlimited.
-fn raise_limit() -> Option<u64> {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current }
-}
-
-/// Makes the kernel allocate a table for many descriptors. If the process has several threads, each growth of
-/// the table waits for all CPUs, about 10 ms; so call this before the driver starts threads.
-pub(crate) fn reserve_descriptors() {
-    let most = raise_limit().map_or(RESERVED, |most| RESERVED.min(i32::try_from(most).unwrap_or(RESERVED)));
-    // The table does not shrink when this descriptor is closed. On failure, the table grows later.
-    drop(rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), most - 1));
 }

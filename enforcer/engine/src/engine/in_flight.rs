@@ -16,9 +16,9 @@ use super::stuck::Stuck;
 use super::subject::Author;
 use super::{Engine, Now, Tick, subject};
 use crate::Kind;
-use crate::policy::{Action, Mode, Step};
+use crate::policy::{Action, Limits, Mode, Step};
 use crate::verdict::{ActionReport, Hold, Outcome, Subject, Verdict, What};
-use crate::view::{TargetId, View};
+use crate::view::{Target, TargetId, View};
 use bailiff_snapshot::pod_resources::ObjectName;
 use bailiff_snapshot::{SubordinateUids, Truth};
 
@@ -122,6 +122,18 @@ impl ActionTracker {
         namespace.map_or_else(|| (self.user(uid), None), |namespace| (None, Some(namespace.to_owned())))
     }
 
+    /// Returns the hold of the author's breaker or of a full budget.
+    fn against(&self, target: &Target, view: &View, limits: &Limits) -> Option<Hold> {
+        let (uid, pod) = (subject::charged(target, view), view.pod(target));
+        let namespace = pod.as_ref().map(ObjectName::namespace);
+        let author = self.author(uid, namespace);
+        if self.breakers.failing().any(|failing| failing == author) {
+            return Some(Hold::UserFailureBreaker);
+        }
+        let gpus = view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
+        self.ledger.full((self.user(uid), namespace, subject::memory(target, view)), gpus, limits)
+    }
+
     /// Counts an action; returns its cooldown entry and the one it replaced.
     fn count(&mut self, id: u64, charge: Charge) -> (Turn, Option<Stamp>) {
         self.ledger.count((id, self.user(charge.subject.charged())), charge.at.clone(), &charge.subject);
@@ -164,23 +176,12 @@ impl ActionTracker {
         self.in_flight.as_ref().is_some_and(|in_flight| in_flight.mode != Mode::DryRun)
     }
 
-    /// Returns the id of the action in flight and the index of its rule.
-    pub(crate) fn in_flight_rule(&self) -> Option<(u64, usize)> {
-        self.in_flight.as_ref().map(|in_flight| (in_flight.id, in_flight.rule))
-    }
-
-    pub(crate) fn set_in_flight_rule(&mut self, place: usize) {
-        if let Some(in_flight) = &mut self.in_flight {
-            in_flight.rule = place;
-        }
-    }
-
     pub(crate) fn clear_choice(&mut self) {
         self.chosen = None;
     }
 
     /// Ends the action in flight.
-    pub(crate) fn land(&mut self, report: &ActionReport) -> Option<InFlight> {
+    pub(crate) fn finish(&mut self, report: &ActionReport) -> Option<InFlight> {
         let in_flight = self.in_flight.take_if(|in_flight| in_flight.id == report.id)?;
         if in_flight.mode == Mode::DryRun {
             return Some(in_flight);
@@ -430,8 +431,6 @@ impl Engine {
         }
         let step = evaluator.rule.then.get(usize::from(candidate.progress.step));
         let target = &tick.view.targets[candidate.subject];
-        let pod = tick.view.pod(target);
-        let namespace = pod.as_ref().map(ObjectName::namespace);
         let waits = |step: &Step| self.actions.back_offs.hold(&step.action, &target.id, tick.now.boot);
         if let Some(hold) = step.and_then(waits) {
             return Some(hold);
@@ -467,14 +466,7 @@ impl Engine {
         if target.kind != Kind::Lease && !is_by_request && self.only.is_some_and(|only| uid != Some(only)) {
             return Some(Hold::Rights);
         }
-        let user = self.actions.user(subject::charged(target, tick.view));
-        let author = self.actions.author(subject::charged(target, tick.view), namespace);
-        if self.actions.breakers.failing().any(|failing| failing == author) {
-            return Some(Hold::UserFailureBreaker);
-        }
-        let gpus = tick.view.gpus(target).filter_map(|gpu| gpu.uuid.as_deref());
-        let memory = subject::memory(target, tick.view);
-        self.actions.ledger.full((user, namespace, memory), gpus, &self.policy.limits)
+        self.actions.against(target, tick.view, &self.policy.limits)
     }
 
     /// Returns the holds of the whole node.

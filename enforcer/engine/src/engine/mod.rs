@@ -204,7 +204,7 @@ impl Engine {
 
     /// Records how an action ended.
     pub fn report(&mut self, report: &ActionReport) {
-        let Some(in_flight) = self.actions.land(report) else { return };
+        let Some(in_flight) = self.actions.finish(report) else { return };
         let now = self.last.as_ref().map_or(Duration::ZERO, |view| view.boot());
         self.actions.back_offs.see((&in_flight.action, &in_flight.subject), report, now);
         let blocked_for = self.actions.back_offs.blocked_for(&in_flight.subject.id, now);

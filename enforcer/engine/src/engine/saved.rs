@@ -218,18 +218,18 @@ impl Engine {
     /// Finds the rule of the action in flight in the new policy; returns the action's id if no rule requests it
     /// any more.
     fn follow_request(&mut self, before: &[RuleEvaluator]) -> Option<u64> {
-        let (id, place) = self.actions.in_flight_rule()?;
-        let old = before.get(place)?;
+        let in_flight = self.actions.in_flight.as_mut()?;
+        let old = before.get(in_flight.rule)?;
         let heirs = self.evaluators.iter().enumerate();
         let heir = heirs.filter(|(_, evaluator)| evaluator.rule.condition == old.rule.condition);
         let heir = heir.max_by_key(|(_, evaluator)| evaluator.rule.name == old.rule.name);
         let wanted =
             heir.filter(|(_, evaluator)| evaluator.mode >= old.mode && evaluator.rule.then == old.rule.then);
         // An index past the end stands for no rule; the report is then ignored.
-        self.actions.set_in_flight_rule(wanted.map_or(usize::MAX, |(place, _)| place));
+        in_flight.rule = wanted.map_or(usize::MAX, |(place, _)| place);
         // A target that the new file exempts is evaluated again before SIGTERM as well, not only before
         // SIGKILL.
-        Some(id)
+        Some(in_flight.id)
     }
 
     fn saved_rules(&self) -> Vec<SavedRule> {

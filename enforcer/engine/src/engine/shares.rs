@@ -34,14 +34,14 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// Adds the counts of a rule; `window` is its `for`.
-    pub(crate) fn add(&mut self, proc_table: &Counts, window: Duration, view: &View) {
-        self.all += proc_table.all;
-        self.unknown += proc_table.unknown;
-        self.evaluated.extend(&proc_table.evaluated);
-        if !proc_table.matching.is_empty() {
+    pub(crate) fn add(&mut self, counts: &Counts, window: Duration, view: &View) {
+        self.all += counts.all;
+        self.unknown += counts.unknown;
+        self.evaluated.extend(&counts.evaluated);
+        if !counts.matching.is_empty() {
             self.window = Some(self.window.map_or(window, |shortest| shortest.min(window)));
         }
-        for target in proc_table.matching.iter().filter_map(|place| view.targets.get(*place)) {
+        for target in counts.matching.iter().filter_map(|place| view.targets.get(*place)) {
             if matches!(target.kind, Kind::SlurmJob | Kind::Pod) {
                 self.jobs.insert(target.id.clone());
             }

@@ -19,7 +19,7 @@ fn rehearse_with(rules: &str, test: &str, admin: Admin) -> Report {
     let policy = load(rules.as_bytes(), "rules.yaml", crate::policy_file::context(Duration::ZERO));
     let policy = Arc::new(policy.unwrap_or_else(|faults| panic!("{}", faults.sum())).policy);
     let mut simulation = Simulation::new(Arc::clone(&policy), admin);
-    for snapshot in staged(&format!("tests:\n  - name: past\n{test}"), &policy) {
+    for snapshot in staged(&format!("tests:\n  - name: past\n{test}"), &policy).unwrap() {
         simulation.see(snapshot);
     }
     let report = simulation.finish("past".to_owned());

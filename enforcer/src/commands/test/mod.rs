@@ -336,16 +336,18 @@ fn time_of(sample: usize, interval: Duration) -> String {
 
 /// Returns the snapshots of a file's first test, for tests in other modules.
 #[cfg(test)]
-pub(in crate::commands) fn staged(text: &str, policy: &Arc<Policy>) -> Vec<bailiff_snapshot::wire::Snapshot> {
-    let (root, mut faults) = yaml::read(text.as_bytes(), "", EMPTY).expect("a file of tests");
-    let file = Fields::open(&root, parse::file(), &mut faults).expect("a map");
+pub(in crate::commands) fn staged(
+    text: &str,
+    policy: &Arc<Policy>,
+) -> Option<Vec<bailiff_snapshot::wire::Snapshot>> {
+    let (root, mut faults) = yaml::read(text.as_bytes(), "", EMPTY).ok()?;
+    let file = Fields::open(&root, parse::file(), &mut faults)?;
     let head = script::head(&file, &mut faults);
-    let tests = root.get("tests").expect("tests").items();
-    let test = Fields::open(&tests[0], parse::table("test"), &mut faults).expect("a test");
-    let case = script::case(&test, &head, policy, &mut faults).expect("a case");
+    let test = Fields::open(root.get("tests")?.items().first()?, parse::table("test"), &mut faults)?;
+    let case = script::case(&test, &head, policy, &mut faults)?;
     assert!(faults.is_empty(), "{faults}");
     let mut playing = TimelineReader::new(&case.fixture);
-    (0..case.samples).filter_map(|_| playing.next()).collect()
+    Some((0..case.samples).filter_map(|_| playing.next()).collect())
 }
 
 /// Maximum number of listed steps per test.
