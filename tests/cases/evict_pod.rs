@@ -308,6 +308,7 @@ fn pods_that_would_come_back_are_skipped() {
         assert!(stage.api.evictions().is_empty() && tenant.is_running(), "{kind}");
         if kind == "Job" {
             stage.until_counted("not_evictable");
+            stage.node.home.until_line("flag", "raised");
         }
     }
     // The admission policy also refuses a pod that names a DaemonSet beside its controller.

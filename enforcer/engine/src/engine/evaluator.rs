@@ -67,7 +67,7 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) rule: usize,
     pub(crate) verdicts: &'a mut Vec<Verdict>,
     pub(crate) candidates: &'a mut Vec<Candidate>,
-    pub(crate) proc_table: &'a mut Counts,
+    pub(crate) counts: &'a mut Counts,
 }
 
 impl RuleEvaluator {
@@ -130,12 +130,12 @@ impl RuleEvaluator {
         }
         let unknown = outcome == Truth::Unknown;
         if !unknown || !subject::is_unknown_by_nature(&context.tick.view.targets[place], context.tick.view) {
-            context.proc_table.unknown += usize::from(unknown);
-            context.proc_table.all += 1;
-            context.proc_table.evaluated.push((place, unknown));
+            context.counts.unknown += usize::from(unknown);
+            context.counts.all += 1;
+            context.counts.evaluated.push((place, unknown));
         }
         if outcome == Truth::True && track.streak.count >= needed && self.picking.is_none() {
-            context.proc_table.matching.push(place);
+            context.counts.matching.push(place);
             let since = track.streak.count - needed;
             self.steps(track.matched(place), (&mut track.progress, since), context);
         }
@@ -150,6 +150,8 @@ impl RuleEvaluator {
         context: &mut EvalContext<'_>,
     ) {
         let (interval, then) = (context.tick.interval, &self.rule.then);
+        let flag = progress.take_flag().map(What::Flag);
+        context.verdicts.extend(flag.map(|what| self.finding(matched, what, context.tick)));
         while let Some(due) = progress.due(then, since, |step| step.after.samples(interval)) {
             let what = match due {
                 Due::Now(action) => {
@@ -211,8 +213,8 @@ impl RuleEvaluator {
         let Some(track) = self.tracks.get_mut(number) else { return };
         let mut after = *track;
         let counts = fate == Absent::Unknown && self.rule.target != Kind::SlurmJob;
-        context.proc_table.all += usize::from(counts);
-        context.proc_table.unknown += usize::from(counts);
+        context.counts.all += usize::from(counts);
+        context.counts.unknown += usize::from(counts);
         match fate {
             Absent::Gone => after = Track::default(),
             Absent::Unknown => {

@@ -174,7 +174,7 @@ impl Engine {
         let mut shares = shares::Shares::default();
         let owner_holds: Vec<OwnerHoldStatus> = self.owner_holds(now).collect();
         for (place, evaluator) in self.evaluators.iter_mut().enumerate() {
-            let mut proc_table = matches::Counts::default();
+            let mut counts = matches::Counts::default();
             let mut context = evaluator::EvalContext {
                 tick: &tick,
                 table: &self.table,
@@ -183,14 +183,14 @@ impl Engine {
                 populations: &self.populations,
                 absent: &absent,
                 owner_holds: &owner_holds,
-                proc_table: &mut proc_table,
+                counts: &mut counts,
                 rule: place,
                 verdicts: &mut verdicts,
                 candidates: &mut candidates,
             };
             evaluator.evaluate(&mut context);
             if evaluator.kills() {
-                shares.add(&proc_table, evaluator.window(&tick), &view);
+                shares.add(&counts, evaluator.window(&tick), &view);
             }
         }
         self.leave(&absent);

@@ -38,6 +38,9 @@ pub(crate) struct Progress {
     pub(crate) in_flight: bool,
     /// An action failed, or can never be permitted; this match takes no destructive step any more.
     pub(crate) failed: bool,
+    /// The next sample raises a flag, because Kubernetes does not permit the step.
+    #[serde(default)]
+    pub(crate) flag_due: bool,
     /// The hold that was recorded last.
     pub(crate) shown_hold: Option<Hold>,
     /// Number of samples since the last true one, for clearing a flag.
@@ -92,11 +95,16 @@ impl Progress {
 
     /// Ends the destructive steps of this match. What Kubernetes does not permit is flagged while the match lasts, because
     /// nothing else would show it.
-    pub(crate) fn give_up(&mut self, outcome: Outcome) {
-        self.failed = true;
-        if outcome.raises_flag() {
-            self.flagged = self.flagged.max(Some(Severity::Warning));
-        }
+    pub(crate) const fn give_up(&mut self, outcome: Outcome) {
+        (self.failed, self.flag_due) = (true, outcome.raises_flag());
+    }
+
+    /// Returns the flag that is to be raised now.
+    pub(crate) fn take_flag(&mut self) -> Option<Severity> {
+        let severity = std::mem::take(&mut self.flag_due).then_some(Severity::Warning);
+        let raised = severity.filter(|severity| self.flagged < Some(*severity))?;
+        self.flagged = Some(raised);
+        Some(raised)
     }
 
     /// Returns what remains after a reload or restart. If the steps changed, only the flag remains, because the

@@ -268,7 +268,10 @@ fn pods_that_cannot_be_evicted_are_flagged_and_not_tried_again() {
         let mut node = idle(LIMITS);
         events(&mut node, 4);
         node.report(outcome);
-        events(&mut node, 200);
+        let raised = if outcome == Outcome::NotTerminated { "" } else { "1 flag, " };
+        let seen = events(&mut node, 200);
+        assert_eq!(seen[0], format!("{raised}1 withheld evict_pod: failed"), "{outcome:?}");
+        assert!(seen[1..].iter().all(String::is_empty), "{outcome:?}: {seen:?}");
         assert_eq!((node.requests.len(), flagged(&node)), (1, vec!["pod:1".to_owned()]), "{outcome:?}");
         if outcome != Outcome::NotTerminated {
             node.process(4200).util = Some(90);
