@@ -437,7 +437,7 @@ fn missing_pool_is_waited_for() {
     assert_eq!(stdout_of(&first), "0");
     assert_eq!(
         String::from_utf8(first.stderr).unwrap(),
-        "GPU.py: no GPU is handed out under the prefix GPU; waits until some are (is it the right one?)\n"
+        "GPU.py: no GPU is managed under the prefix GPU; waits until some are (is it the right one?)\n"
     );
     assert_eq!(fixture.run(&["--release", "0"]), "GPU 0 released.");
     assert_eq!(stdout_of(&waiters.remove(0).wait_with_output().unwrap()), "0");

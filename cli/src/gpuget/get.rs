@@ -29,7 +29,7 @@ pub(super) fn get(address: &PoolAddress, mut pool: Pool) -> Result<(), Failure> 
     withdraw_on_signal(address, signals, Arc::clone(&pending))?;
     if pool.view()?.managed.is_empty() {
         super::warn(&format!(
-            "no GPU is handed out under the prefix {}; waits until some are (is it the right one?)",
+            "no GPU is managed under the prefix {}; waits until some are (is it the right one?)",
             address.prefix
         ));
     }

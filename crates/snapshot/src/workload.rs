@@ -23,7 +23,7 @@ const SHELLS: [&str; 21] = [
 
 /// Programs that start separate workloads and belong to none of them, by `comm` (truncated to 15 bytes by the
 /// kernel), sorted: multiplexers, logins, supervisors and desktops.
-const KEEPERS: &str = "\
+const SESSION_HOSTS: &str = "\
     (sd-pam) SCREEN abduco atd cinnamon-sessio conmon cron crond dbus-broker-lau dbus-daemon doas \
     dropbear dtach gdm-session-wor gdm-wayland-ses gdm-x-session gnome-session-b gnome-shell init \
     kwin_wayland kwin_x11 lightdm login mate-session mosh-server pkexec plasmashell runuser screen \
@@ -31,7 +31,7 @@ const KEEPERS: &str = "\
     supervisord systemd tmate ttyd xfce4-session zellij";
 
 /// Name prefixes of programs that start separate workloads: `tmux: server`, `containerd-shim-runc-v2`.
-const KEEPER_PREFIXES: [&str; 4] = ["tmux", "sshd-", "containerd-shim", "systemd-"];
+const SESSION_HOST_PREFIXES: [&str; 4] = ["tmux", "sshd-", "containerd-shim", "systemd-"];
 
 /// Workload of a process. Within one boot, equal text means the same workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -231,8 +231,8 @@ impl Kind {
         let name = comm.strip_prefix('-').unwrap_or(comm);
         if SHELLS.binary_search(&name).is_ok() {
             Self::Shell
-        } else if KEEPERS.split(' ').any(|keeper| keeper == name)
-            || KEEPER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        } else if SESSION_HOSTS.split(' ').any(|host| host == name)
+            || SESSION_HOST_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         {
             Self::SessionHost
         } else {
@@ -653,8 +653,8 @@ mod tests {
 
     #[test]
     fn names_of_programs() {
-        let keepers: Vec<&str> = KEEPERS.split(' ').collect();
-        for list in [SHELLS.as_slice(), &keepers] {
+        let hosts: Vec<&str> = SESSION_HOSTS.split(' ').collect();
+        for list in [SHELLS.as_slice(), &hosts] {
             assert!(list.is_sorted(), "they are searched in order");
             assert!(list.iter().all(|name| name.len() <= 15), "the kernel cuts longer ones");
         }

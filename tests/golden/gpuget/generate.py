@@ -22,31 +22,31 @@ INT = dict(type=int)
 FLAG = dict(action="store_true")
 FLAGS = [
     ("--gpu-count", FLAG, "how many GPUs this machine has"),
-    ("--managed-gpu-count", FLAG, "how many GPUs are handed out"),
+    ("--managed-gpu-count", FLAG, "how many GPUs are managed"),
     ("--redis-server", TEXT, "where Redis is (localhost)"),
     ("--redis-port", INT, "its port (6379)"),
     ("--redis-db", INT, "its database (0)"),
     ("--redis-prefix", TEXT, "what all keys begin with (GPU)"),
-    ("--redis-manage-all", FLAG, "hand out all GPUs"),
-    ("--redis-manage", TEXT, "hand out these, such as 0,1"),
-    ("--redis-manage-count", INT, "hand out the last so many"),
-    ("--force", FLAG, "begin anew what was begun before"),
+    ("--redis-manage-all", FLAG, "manage all GPUs"),
+    ("--redis-manage", TEXT, "manage these, such as 0,1"),
+    ("--redis-manage-count", INT, "manage the last so many"),
+    ("--force", FLAG, "replace an existing pool"),
     ("--get", FLAG, "wait for a GPU and print its number"),
     ("--release", INT, "give the GPU of this number back"),
     ("--log", FLAG, "print what happened, oldest first"),
     ("--info", FLAG, "count them"),
-    ("--idle", FLAG, "list the GPUs that nobody has"),
-    ("--managed", FLAG, "list the GPUs that are handed out"),
-    ("--active", FLAG, "list who has which GPU"),
+    ("--idle", FLAG, "list the GPUs without a holder"),
+    ("--managed", FLAG, "list the managed GPUs"),
+    ("--active", FLAG, "list the held GPUs and their holders"),
     ("--redis-delete", FLAG, "forget the pool"),
-    ("--redis-purge", FLAG, "free what the dead of this host held"),
+    ("--redis-purge", FLAG, "free the GPUs of exited processes of this host"),
 ]
 
 
 def parser():
     made = argparse.ArgumentParser(
         prog="GPU.py",
-        description="GPUs handed out through Redis, one holder each. Stands in for GPUGET's GPU.py.",
+        description="GPUs allocated through Redis, each to one holder. Stands in for GPUGET's GPU.py.",
     )
     alone = made.add_mutually_exclusive_group()
     for name, how, told in FLAGS:

@@ -30,9 +30,7 @@ rules:
             redis.address(),
         );
         std::fs::write(directory.join("rules.yaml"), rules).expect("rules can be written");
-        println!(
-            "bailiff-enforcer evaluates them by this rule (in real life: for 30 minutes, not for 5 samples):\n"
-        );
+        println!("bailiff-enforcer applies this rule (usually with 30 minutes in place of 5 samples):\n");
         println!("{}", RULE.replace("    startup_grace: 0s\n", ""));
         let at = |flag: &str, name: &str| format!("{flag}={}", directory.join(name).display());
         let mut command = Command::new(programs::enforcer());

@@ -75,11 +75,17 @@ fn take_notice(file: &str) -> ExitCode {
 fn demo(stays: bool) -> ExitCode {
     let directory = tempfile::tempdir().expect("a temporary directory");
     if Path::new("/proc/driver/nvidia/version").exists() {
-        println!("An NVIDIA driver is here: this is what it says of its GPUs, for five ticks of {TICK}.\n");
+        println!(
+            "This machine has an NVIDIA driver. It reports this of its GPUs, in five samples, one each {TICK}:\n"
+        );
         watch_real_gpus(&directory.path().join("real.sock"));
-        println!("\nWhat comes now ends a process, so it is not done to yours: a fake driver stands in.\n");
+        println!(
+            "\nThe next part terminates a process, so it uses a fake driver and processes of its own.\n"
+        );
     } else {
-        println!("No NVIDIA driver here: the fake driver of the tests stands in; the processes are real.\n");
+        println!(
+            "This machine has no NVIDIA driver, so the demo uses a fake driver. The processes are real.\n"
+        );
     }
     run_demo(directory.path(), stays);
     ExitCode::SUCCESS
@@ -118,26 +124,30 @@ fn run_demo(directory: &Path, stays: bool) {
     let stream = directory.join("stream.sock");
     let exporter = start(&mut command, &stream);
     let mut ticks = Ticks::of(&stream);
-    println!("Three processes hold two GPUs, and all of them work:\n");
+    println!("Three processes hold memory of two GPUs, and all of them compute:\n");
     show(&ticks.find(|snapshot| utilization(snapshot, pid) == Some(71)));
 
     let enforcer = Enforcer::start(directory, &redis);
     scenario.set(&computing(""));
     println!(
-        "The notebook's owner goes home. It keeps its 40 GiB and computes nothing; the driver now says\nnothing of it, and that alone is no proof. It is, once the GPU's own sampler was seen alive:\n"
+        "The notebook stops computing, and keeps its 40 GiB. The driver no longer reports its utilization, which\nalone does not prove that it is idle. Samples of the GPU itself in the same time do:\n"
     );
     show(&ticks.find(|snapshot| idle_ms(snapshot, pid) >= 4_000));
-    println!("Five samples say so, and the rule matches. It is flagged, and its owner is notified:\n");
+    println!(
+        "After five idle samples, the rule matches. The process is flagged, and its owner is notified:\n"
+    );
     println!("  {}\n", enforcer.notice(0));
     enforcer.explain(pid);
 
     // The driver frees the memory of a process that has exited.
     notebook.ended();
     scenario.set(&format!("{working}  - processes: []\n"));
-    println!("Nothing changed, so it was sent SIGTERM, and was gone. Its memory is seen to come back:\n");
+    println!(
+        "The process stayed idle, so the enforcer sent SIGTERM. It has exited, and its memory is free:\n"
+    );
     show(&ticks.find(|snapshot| snapshot.processes.iter().all(|process| process.pid != pid)));
     println!("  {}\n", enforcer.notice(1));
-    println!("All of it is in the audit log; the action itself was written and synced before it was done:\n");
+    println!("The audit log has all of that. The action was written to disk before it began:\n");
     enforcer.print_audit();
     println!();
     print_numbers(&exporter, &USE);
@@ -160,7 +170,7 @@ fn end_the_lease(job: Child, exporter: &Exporter, ticks: &mut Ticks) {
 }
 
 fn stay(exporter: &Exporter, enforcer: &Enforcer) {
-    println!("\nTwo of the three work on, and all of it is there until you press Enter:");
+    println!("\nThe other two processes continue until you press Enter:");
     println!("  exporter http://{}/, enforcer http://{}/", exporter.address(), enforcer.address());
     io::stdin().read_line(&mut String::new()).expect("a standard input");
 }
@@ -178,9 +188,9 @@ fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
     let [mut first, second] = ["one", "two"].map(|note| job(redis, note));
     let lost = leases::command_of(&first);
     show_lease(redis, &["list"]);
-    println!("Job one is killed, and so is the bailiff that ran it: no process is left to release its GPU.");
+    println!("Job one is killed together with its `bailiff run`, so no process is left to release its GPU.");
     println!(
-        "The enforcer sees that the holder is dead, by its start time and boot and not by its pid alone:\n"
+        "The enforcer finds that the holder has exited, by pid, start time and boot, and releases the lease:\n"
     );
     first.kill().expect("our own child can be ended");
     first.wait().expect("our own child can be waited for");
@@ -190,7 +200,7 @@ fn show_leases(redis: &Redis, enforcer: &Enforcer) -> Child {
         let list = leases::json_of(redis, &["list", "--json"]);
         (list["gpus"][0]["lease"]["note"] == "two").then_some(())
     });
-    println!("\nJob two has it:\n");
+    println!("\nJob two has the GPU:\n");
     show_lease(redis, &["list"]);
     show_lease(redis, &["log", "-n", "3"]);
     second

@@ -31,8 +31,8 @@ const METRICS: [&str; 4] = [
 /// Runs the program on a fake CUDA driver, with the quota library in front of it, as with the real
 /// driver.
 pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenario)) {
-    println!("\nA program may have 8 GiB, it and all that it starts. It asks for 3 GiB, again and again:\n");
-    println!("$ bailiff run --vram 8GiB -- ./asks");
+    println!("\nA program and its children may allocate 8 GiB. It allocates 3 GiB several times:\n");
+    println!("$ bailiff run --vram 8GiB -- ./allocate");
     let machine = Machine::new();
     let query = format!("alloc {SIZE}");
     let mut command = machine.bare(programs::bailiff());
@@ -51,12 +51,12 @@ pub(crate) fn limit(directory: &Path, (exporter, scenario): (&Exporter, &Scenari
     });
     println!();
     print_numbers(exporter, &METRICS);
-    println!("\nWhat is unaccounted for is its context. It frees 3 GiB, asks once more, and has them:\n");
+    println!("\nThe unaccounted memory is that of its context. It frees 3 GiB, and allocates them again:\n");
     program.go_on();
     program.print_answers(&[FREE, ALLOCATE]);
     let ended = program.child.wait().expect("our own child can be waited for");
     let left = std::fs::read_dir(directory.join("quota/demo")).map_or(0, Iterator::count);
-    println!("\nIt ended well ({ended}), and {left} files of quotas are left.");
+    println!("\nIt exited ({ended}), and {left} quota files remain.");
 }
 
 /// The program and its output.
@@ -82,7 +82,7 @@ impl Client {
                 [free, total, 0] => println!("  {name:<16} {} of {} free", gib(free), gib(total)),
                 [0] if *name == FREE => println!("  {name}"),
                 [0] => println!("  {name:<16} granted"),
-                [2] => println!("  {name:<16} refused: CUDA_ERROR_OUT_OF_MEMORY, and it goes on"),
+                [2] => println!("  {name:<16} refused: CUDA_ERROR_OUT_OF_MEMORY; the program continues"),
                 _ => println!("  {name:<16} failed: {answer:?}"),
             }
         }

@@ -9,7 +9,7 @@ use end_to_end::http;
 
 /// Prints the metrics that a dashboard would show.
 pub(crate) fn print_numbers(exporter: &Exporter, expected: &[&str]) {
-    println!("What Prometheus sees of that:\n");
+    println!("Prometheus gets:\n");
     let answer = http::get(exporter.address(), "/metrics", &[]).expect("the exporter responds");
     for line in answer.text().lines().filter(|line| expected.iter().any(|name| line.starts_with(name))) {
         println!("  {line}");
