@@ -55,8 +55,8 @@ struct Session<'a> {
 struct Reply {
     status: u16,
     retry_after: Option<u64>,
-    /// The body, or why it cannot be read: it may be too long.
-    body: Result<Vec<u8>, String>,
+    /// What it says, or why it cannot be read: it may be too long.
+    text: Result<Status, String>,
 }
 
 impl Api {
@@ -163,9 +163,8 @@ impl Session<'_> {
 
     /// Reads an object. If the answer cannot be used, its author may be the cause, so this is no failure of the API server.
     fn object<T: DeserializeOwned>(&self, path: &str) -> Result<T, Early> {
-        let body = Reply::from(self.get(path, "application/json")?).body;
-        let body = body.map_err(|why| unusable(Some(200), &why))?;
-        parse(&body).ok_or_else(|| unusable(Some(200), "the answer is not such an object"))
+        parse(&mut self.get(path, "application/json")?)
+            .map_err(|why| unusable(Some(200), &format!("the answer is not such an object: {why}")))
     }
 
     /// Returns the answer to a request that reads, if it has status 200.
@@ -215,8 +214,7 @@ impl From<Response<Body>> for Reply {
     fn from(mut response: Response<Body>) -> Self {
         let status = response.status().as_u16();
         let retry_after = response.headers().get("Retry-After").and_then(|it| it.to_str().ok()?.parse().ok());
-        let body = response.body_mut().with_config().limit(LONGEST).read_to_vec();
-        Self { status, retry_after, body: body.map_err(|error| error.to_string()) }
+        Self { status, retry_after, text: parse(&mut response) }
     }
 }
 
@@ -240,13 +238,12 @@ impl Reads for Session<'_> {
 /// come from an API server.
 fn outcome(reply: &Reply) -> PodAnswer {
     let status = reply.status;
-    let text = reply.body.as_ref().map_err(Clone::clone).and_then(|body| {
-        let why = || format!("the answer, with status {status}, is not that of an API server");
-        parse::<Status>(body).ok_or_else(why)
-    });
-    let text = match text {
+    let text = match &reply.text {
         Ok(text) => text,
-        Err(why) => return *unusable(None, &why),
+        Err(why) => {
+            let why = format!("the answer, with status {status}, is not that of an API server: {why}");
+            return *unusable(None, &why);
+        }
     };
     PodAnswer {
         status: Some(status),
@@ -271,8 +268,10 @@ fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
-    serde_json::from_slice(body).ok()
+/// Reads an answer, of which it keeps only what is needed.
+fn parse<T: DeserializeOwned>(response: &mut Response<Body>) -> Result<T, String> {
+    let body = response.body_mut().with_config().limit(LONGEST).reader();
+    serde_json::from_reader(BufReader::new(body)).map_err(|error| error.to_string())
 }
 
 fn short(message: &str) -> String {
