@@ -40,7 +40,7 @@ GPU_MEMORY_UNRELEASED_UNKNOWN Info One "bailiff_gpu_memory_unreleased_unknown_in
     "first_sample: there is no earlier sample with enough data; memory_unknown: one of the memory values is unknown; pid_namespace: the driver's pids belong to another PID namespace; settling: a holder has just exited and the driver may still be freeing its memory; others_changed: other processes started, exited or allocated memory since the previous sample; given_up: the cause could not be determined within a minute, or a holder exited between samples; this reason is kept until unaccounted memory is back at its earlier value. Absent if the unreleased memory is known.";
 GPU_MEMORY_PARTS Gauge Bytes "bailiff_gpu_memory_parts_bytes" ["gpu gpu_uuid part"]
     "Memory of the GPU in bytes, by part. The sum of the parts is the total memory."
-    "Parts: free, reserved, holders, dead_pids (held by pids that the driver lists but that are not in /proc, or that another process has by now), other_namespaces (held by processes in other PID namespaces), unaccounted. Absent if any part is unknown.";
+    "Parts: free, reserved, holders, dead_pids (held by pids that the driver lists but that are not in /proc), other_namespaces (held by processes in other PID namespaces), unaccounted. Absent if any part is unknown, such as with a reused pid.";
 GPU_UTILIZATION Gauge Ratio "bailiff_gpu_utilization_ratio" ["gpu gpu_uuid"]
     "Fraction of the driver's last sampling period in which a kernel ran, 0 to 1."
     "Absent if the driver did not report it.";

@@ -70,6 +70,32 @@ fn listed_process_that_exited_is_a_dead_pid() {
     assert_eq!((parts("dead_pids"), parts("holders")), (Some(f64::from(1 << 30)), Some(0.0)));
 }
 
+/// A thread of another process can get the pid of a process that has exited.
+#[test]
+fn listed_pid_of_a_thread_is_a_dead_pid() {
+    let holder = Holder::python(
+        "import threading\n\
+         threading.Thread(target=lambda: threading.Event().wait()).start()\n\
+         print('ready')\n",
+    );
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", holder.pid())).unwrap();
+    let mut tasks = tasks.map(|task| task.unwrap().file_name().into_string().unwrap().parse().unwrap());
+    let thread: u32 = tasks.find(|thread| *thread != holder.pid()).unwrap();
+    let scenario = Scenario::new(&scenario(&[held(holder.pid()), format!("pid: {thread}, used: 2GiB")]));
+    let exporter = Exporter::start(&scenario, &[]);
+    let page = exporter.until("the process is running", |page| {
+        (state(page, holder.pid())? == "sleeping").then(|| page.clone())
+    });
+    assert_eq!(state(&page, thread).as_deref(), Some("gone"));
+    let parts = |part| page.value("bailiff_gpu_memory_parts_bytes", &[("part", part)]);
+    assert_eq!(
+        (parts("dead_pids"), parts("holders")),
+        (Some(2.0 * f64::from(1 << 30)), Some(f64::from(1 << 30)))
+    );
+    let users = page.all("bailiff_user_gpu_memory_bytes", &[]);
+    assert_eq!(users.map(|(_, bytes)| bytes).sum::<f64>(), f64::from(1 << 30));
+}
+
 #[test]
 fn idle_time_starts_when_work_ends() {
     let holder = Holder::sleeping();

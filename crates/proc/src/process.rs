@@ -220,6 +220,14 @@ impl Process {
         Ok((real, stat.ok_or(ReadError::Malformed)?))
     }
 
+    /// Checks that this is a process; `Gone` if it is a thread of another one. `/proc` does not list threads, but opens them.
+    pub fn check_leader(&self) -> Result<(), ReadError> {
+        // If the process has exited, the next read shows that.
+        let text = unless_gone(self.bytes("status"))?.unwrap_or_default();
+        let is_thread = Status::new(&text).process().is_some_and(|pid| pid != self.pid);
+        if is_thread { Err(ReadError::Gone) } else { Ok(()) }
+    }
+
     /// Checks that this is the process that was read before; `Gone` if its pid was reused.
     pub fn check(&self, key: ProcessKey) -> Result<(), ReadError> {
         if self.stat()?.key == key { Ok(()) } else { Err(ReadError::Gone) }

@@ -156,10 +156,9 @@ impl Worker {
                 gaps: &mut rest.gaps,
             };
             let samples = self.gpus.read(index, context);
-            let listed = now().boot;
             for gpu in &samples {
                 for entry in gpu.entries.iter().flatten().filter(|entry| entry.pid != 0) {
-                    pids.entry(entry.pid).or_insert(listed);
+                    pids.entry(entry.pid).or_insert(gpu.entries_at);
                 }
                 unattributed |= has_unattributed(gpu);
             }

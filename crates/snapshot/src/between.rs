@@ -21,9 +21,9 @@ use crate::memory::Held;
 use crate::unreleased::Account;
 use crate::utilization::{Instance, InstanceUsers, Question, Utilization, Why, Window};
 use crate::{
-    Entry, Facts, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, KernelLog, KernelLogState, Leases, Moment,
-    Parts, PidNamespace, Place, Process, ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot, Source, State,
-    Truth, UnknownReason, Unreleased,
+    About, Entry, Facts, Gap, Gaps, Gpu, GpuSample, GpuState, Holder, KernelLog, KernelLogState, Leases,
+    Moment, Parts, PidNamespace, Place, Process, ProcessId, ProcessKey, Quota, Sample, Seen, Snapshot,
+    Source, State, Truth, UnknownReason, Unreleased,
 };
 use instances::InstanceKey;
 
@@ -49,6 +49,7 @@ impl Snapshot {
         let mut join = Join::new(previous, &mut sample);
         join.instances = instances::of(previous, (&sample.gpus, &join.seen), sample.namespace);
         let mut gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
+        join.forget_removed_instances(&gpus);
         let kernel_log = join.kernel_log(sample.kernel_log.as_ref(), &mut gpus);
         let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
         let users = users::totals(previous, &input);
@@ -74,6 +75,7 @@ impl Snapshot {
             leases: join.leases(sample.leases, &gpus),
             gpus,
             processes: join.processes,
+            listed_pids: join.listed_pids,
             relatives,
             groups: sample.groups,
             users,
@@ -109,14 +111,14 @@ fn restored(previous: Option<&Snapshot>, seen: &mut BTreeMap<u32, Seen>) -> BTre
 struct Join<'a> {
     seq: u64,
     at: Moment,
-    /// End of the sample, since boot.
-    end: Duration,
     namespace: PidNamespace,
     /// How long evidence stays valid without a newer sample.
     good_for: Duration,
     previous: Option<&'a Snapshot>,
     /// Users of each GPU instance.
     instances: BTreeMap<InstanceKey, InstanceUsers>,
+    /// Pids that each GPU lists, also of GPUs that are missing in this sample.
+    listed_pids: BTreeMap<String, ListedPids>,
     seen: BTreeMap<u32, Seen>,
     ids: HashMap<u32, ProcessId>,
     processes: BTreeMap<ProcessId, Process>,
@@ -147,11 +149,11 @@ impl<'a> Join<'a> {
         Self {
             seq: sample.seq,
             at: sample.at,
-            end: sample.at.boot + sample.took,
             namespace: sample.namespace,
             good_for: FRESH + sample.interval * 2,
             previous,
             instances: BTreeMap::new(),
+            listed_pids: previous.map(|previous| previous.listed_pids.clone()).unwrap_or_default(),
             seen: std::mem::take(&mut sample.processes),
             ids: HashMap::new(),
             processes: BTreeMap::new(),
@@ -175,7 +177,8 @@ impl Join<'_> {
         let reading = sample.reading.cleaned(|pid| pids.contains(&pid), &mut self.gaps);
         let mig = sample.about.mig.is_some() || sample.telemetry.mig_enabled == Some(true);
         let window = Window { before: healthy.map(|gpu| &gpu.reading), now: &reading, mig, instance };
-        let (listed, sorted) = self.sorted(last, sample.entries.as_deref());
+        let about = last.filter(|_| sample.about.id.is_none()).map_or(&sample.about, |last| &last.about);
+        let sorted = self.sorted((about, sample.entries_at), sample.entries.as_deref());
         let mut holders: Vec<Holder> =
             sorted.named.iter().map(|entry| self.holder(entry, &window, &past)).collect();
         holders.extend(sorted.reused.iter().map(|entry| self.reused(entry, &past)));
@@ -204,7 +207,6 @@ impl Join<'_> {
             memory_unknown: sample.memory_unknown,
             telemetry: sample.telemetry,
             holders,
-            pids: listed,
             xids,
             cgroups: sample.cgroups,
             idle,
@@ -281,21 +283,37 @@ impl Join<'_> {
         }
     }
 
-    /// Sorts the entries of the driver's list, and returns since when their pids are listed; without a list, the pids of before.
+    /// Sorts the entries of the driver's list. Without a list, the pids of the last one are kept.
     fn sorted<'e>(
-        &self,
-        last: Option<&Gpu>,
+        &mut self,
+        (about, at): (&About, Duration),
         entries: Option<&'e [Entry]>,
-    ) -> (ListedPids, SortedEntries<'e>) {
-        let before = last.map(|gpu| gpu.pids.clone()).unwrap_or_default();
-        let Some(entries) = entries else { return (before, SortedEntries::default()) };
+    ) -> SortedEntries<'e> {
+        let Some(entries) = entries else { return SortedEntries::default() };
         let (unnamed, named): (Vec<_>, Vec<_>) =
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
-        let pids = before.next(named.iter().map(|entry| entry.pid), self.end, |pid| self.facts(pid));
+        let before = self.listed_pids.remove(name(about)).unwrap_or_default();
+        let pids = (about.index.as_str(), named.iter().map(|entry| entry.pid));
+        let pids = before.next(pids, at, |pid| self.facts(pid));
         let may_be_another =
             |entry: &&Entry| self.facts(entry.pid).is_some_and(|facts| pids.may_be_another(facts));
         let (reused, named) = named.into_iter().partition(may_be_another);
-        (pids, SortedEntries { unnamed, reused, named })
+        if !pids.is_empty() {
+            self.listed_pids.insert(name(about).to_owned(), pids);
+        }
+        SortedEntries { unnamed, reused, named }
+    }
+
+    /// Forgets MIG instances that were removed, which is possible only without processes.
+    fn forget_removed_instances(&mut self, gpus: &[Gpu]) {
+        let lists = |parent: &str| {
+            let all_known = |gpu: &Gpu| gpu.instances.is_some() || gpu.telemetry.mig_enabled == Some(false);
+            gpus.iter().any(|gpu| gpu.about.index == parent && all_known(gpu))
+        };
+        self.listed_pids.retain(|id, listed| {
+            let parent = listed.index.split_once(':').map(|(parent, _)| parent);
+            !parent.is_some_and(lists) || gpus.iter().any(|gpu| name(&gpu.about) == id)
+        });
     }
 
     /// Returns what is known of the process that has a pid now.
@@ -333,17 +351,15 @@ impl Join<'_> {
     /// Sums the memory by kind of holder; `None` if a holder's memory or the PID namespace is unknown.
     fn held(&self, entries: &SortedEntries<'_>, holders: &[Holder]) -> Option<Held> {
         let SortedEntries { unnamed, reused, .. } = entries;
-        if self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
+        // Such memory is held by the earlier process, or by the one that has the pid now.
+        if !reused.is_empty() || self.namespace == PidNamespace::Unknown && !unnamed.is_empty() {
             return None;
         }
         let mut held = Held::default();
         for entry in unnamed {
             held.other_namespaces = held.other_namespaces.checked_add(entry.memory?)?;
         }
-        for entry in reused {
-            held.dead_pids = held.dead_pids.checked_add(entry.memory?)?;
-        }
-        for holder in holders.iter().filter(|holder| !holder.reused_pid) {
+        for holder in holders {
             let process = self.processes.get(&holder.process)?;
             let part = match (process.state, &process.facts) {
                 (State::Gone, _) => &mut held.dead_pids,
@@ -376,6 +392,11 @@ impl Join<'_> {
         quotas::join(&mut quotas, self.previous, &quotas::QuotaInput { gpus, processes: &self.processes });
         Some(quotas)
     }
+}
+
+/// Returns the UUID of a GPU, or its index without one.
+fn name(about: &About) -> &str {
+    about.id.as_ref().map_or(&about.index, |id| &id.0)
 }
 
 impl Leases {

@@ -1,6 +1,7 @@
 //! One GPU or MIG instance, as reported by the driver.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -150,6 +151,8 @@ pub struct GpuSample {
     pub telemetry: Telemetry,
     /// Processes listed by the driver; `None` if the list could not be read.
     pub entries: Option<Vec<Entry>>,
+    /// When that list was read, since boot.
+    pub entries_at: Duration,
     /// Number of MIG instances, if MIG is on and all are known. The driver then lists processes by instance.
     pub instances: Option<u64>,
     /// Utilization samples of the device and its processes.
@@ -170,6 +173,7 @@ impl GpuSample {
             memory_unknown: None,
             telemetry: Telemetry::default(),
             entries: None,
+            entries_at: Duration::ZERO,
             instances: None,
             reading: Reading::default(),
             xids: Vec::new(),

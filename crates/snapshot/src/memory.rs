@@ -61,7 +61,7 @@ pub struct Parts {
     pub reserved: u64,
     /// Held by processes that exist.
     pub holders: u64,
-    /// Held by pids that the driver lists but that do not exist in `/proc`, or that another process has by now.
+    /// Held by pids that the driver lists but that do not exist in `/proc`.
     pub dead_pids: u64,
     /// Held by processes in PID namespaces that are not visible from here.
     pub other_namespaces: u64,

@@ -43,6 +43,8 @@ pub struct Snapshot {
     pub lost: Vec<LostGpu>,
     /// Processes that the driver lists on a GPU.
     pub processes: BTreeMap<ProcessId, Process>,
+    /// Pids that each GPU lists, by UUID, or by index without one. They are kept while a GPU is missing.
+    pub(crate) listed_pids: BTreeMap<String, ListedPids>,
     /// Processes without GPU memory in the workloads of holders; `None` if not all processes could be read.
     pub relatives: Option<Vec<Relative>>,
     /// Group names of the processes' owners, by uid.
@@ -94,8 +96,6 @@ pub struct Gpu {
     pub instances: Option<u64>,
     /// Processes that the driver lists on the GPU.
     pub holders: Vec<Holder>,
-    /// Since when it lists their pids.
-    pub(crate) pids: ListedPids,
     /// Memory not released after its holders exited.
     pub unreleased: Unreleased,
     /// Number of Xid errors so far, by Xid.

@@ -22,6 +22,11 @@ impl<'a> Status<'a> {
         self.numbers("NSpid:")
     }
 
+    /// Returns the pid of the process to which the thread belongs (`Tgid`).
+    pub fn process(self) -> Option<u32> {
+        self.numbers("Tgid:")?.first().copied()
+    }
+
     /// Returns the real, effective, saved and filesystem uid (`Uid`).
     pub fn uids(self) -> Option<Vec<u32>> {
         self.numbers("Uid:")

@@ -163,7 +163,7 @@ fn record_of_another_boot_is_ignored() {
 fn memory_on_a_gpu_that_the_job_was_not_given_is_reported() {
     let second = gpu((1, "GPU-2"), vec![entry(PID, Some(1 << 30))]);
     let mut sample = sample(1, gpu_with(1, 0, vec![]), Some(process(Some("7"), State::Sleeping)));
-    sample.gpus.push(second);
+    sample.gpus.push(GpuSample { entries_at: sample.at.boot, ..second });
     let slurm = walk([sample]).slurm.expect("the hooks have run");
     let found: Vec<(&str, u64)> =
         slurm.unallocated.iter().map(|held| (held.gpu.as_str(), held.bytes)).collect();
@@ -215,7 +215,7 @@ fn memory_of_processes_outside_slurm_on_its_gpus_is_reported() {
             gpu
         };
         let mut sample = sample(1, numbered(0, "GPU-1"), Some(facts));
-        sample.gpus.push(numbered(1, "GPU-2"));
+        sample.gpus.push(GpuSample { entries_at: sample.at.boot, ..numbered(1, "GPU-2") });
         let managed = |boot: &str| Some(ManagedGpus { boot_id: boot.into(), minors: minors.clone() });
         let with = |managed| {
             let mut sample = sample.clone();

@@ -171,15 +171,21 @@ fn listed(n: u64, seen: (u32, Seen)) -> Sample {
 }
 
 #[test]
-fn process_may_be_the_listed_one_only_if_owner_and_container_are_the_same() {
-    let in_container = || {
-        let place = Place { boundary: Some("/docker/x".to_owned()), ..Place::default() };
-        fixtures::found(Facts { uid: Some(4001), place, ..facts(PID, 3500) })
+fn process_may_be_the_listed_one_only_if_owner_and_confinement_are_the_same() {
+    let within = |start_ticks, cgroup: &str| {
+        let place = Place::parse(&format!("0::{cgroup}"));
+        fixtures::found(Facts { uid: Some(4001), place, ..facts(PID, start_ticks) })
     };
+    let docker = format!("/docker/{}", "a".repeat(64));
     let gone = || (PID, Seen::Gone);
+    let unknown = |start_ticks| within(start_ticks, "");
     for (first, last, expected) in [
         (of(4001, 7), of(4001, 3500), Some(GIB)),
-        (of(4001, 7), in_container(), None),
+        (of(4001, 7), within(3500, &docker), None),
+        (within(7, "/lxc.payload.one/a"), within(3500, "/lxc.payload.two/a"), None),
+        (within(7, "/lxc.payload.one/a"), within(3500, "/lxc.payload.one/b"), Some(GIB)),
+        (within(7, "/system.slice/one.service"), within(3500, "/system.slice/two.service"), None),
+        (unknown(7), unknown(3500), None),
         // The earlier process was never seen.
         (gone(), of(4001, 3500), None),
     ] {
@@ -208,7 +214,7 @@ fn memory_of_an_exited_process_is_not_that_of_another_user_who_gets_its_pid() {
     let snapshot = walked(4002);
     assert_eq!(held(&snapshot), [unknown.clone(), vec![(PID, Some(10 * GIB))]]);
     assert!(is_reused(&snapshot) && snapshot.gpus[0].holders[0].utilization.percent().is_none());
-    assert_eq!(snapshot.gpus[0].parts.map(|parts| (parts.holders, parts.dead_pids)), Some((0, GIB)));
+    assert_eq!(snapshot.gpus[0].parts, None, "either process may hold the memory");
     assert_eq!(snapshot.gpus[0].unreleased.bytes(), Err(UnknownReason::MemoryUnknown));
     // A user could otherwise hide a process behind an earlier one.
     let snapshot = walked(4001);
@@ -223,6 +229,57 @@ fn memory_of_an_exited_process_is_not_that_of_another_user_who_gets_its_pid() {
     let faulty = sample(3, vec![fault], []);
     let snapshot = walk([listed(1, of(4001, 7)), faulty, reused(4, 4002)]);
     assert_eq!(held(&snapshot), [unknown, vec![(PID, Some(8 * GIB))]]);
+}
+
+/// The process started between the driver's list and the end of the sample.
+#[test]
+fn process_that_started_after_the_list_is_not_the_listed_one() {
+    let slow = |seen| {
+        let sample = listed(1, seen);
+        Sample { took: Duration::from_secs(3), ..sample }
+    };
+    // The first list was read 10 s after the boot.
+    for (first, last, expected) in [
+        ((PID, Seen::Gone), of(4002, 1100), None),
+        (of(4001, 7), of(4002, 1100), None),
+        (of(4002, 900), of(4002, 900), Some(GIB)),
+    ] {
+        let snapshot = walk([slow(first), listed(2, last)]);
+        assert_eq!(held(&snapshot), [[(PID, expected)]]);
+    }
+}
+
+#[test]
+fn reused_pid_is_remembered_while_its_gpu_or_instance_is_missing() {
+    let whole = || gpu(0, vec![]).about;
+    let part = |uuid: &str, mig| About { id: Some(GpuId(uuid.into())), index: "0:0".into(), mig, ..whole() };
+    let mig = MigIds { parent: None, gpu_instance: Some(1), compute_instance: Some(0) };
+    let instance = || part("MIG-1", Some(mig.clone()));
+    let of_gpu =
+        |n, about, seen| sample(n, vec![GpuSample { about, ..gpu(n, vec![entry(PID, Some(GIB))]) }], [seen]);
+    let parent = |n, fault, instances| {
+        let healthy = GpuSample { entries: None, instances, ..gpu(n, vec![]) };
+        let parent = if fault { GpuSample::faulty(whole(), Fault::Lost) } else { healthy };
+        sample(n, vec![parent], [])
+    };
+    let unknown = || [vec![(PID, None)]];
+    for (about, missing) in [(whole as fn() -> About, sample(3, vec![], [])), (whole, parent(3, true, None))]
+    {
+        let samples = [of_gpu(1, about(), of(4001, 7)), of_gpu(2, about(), of(4002, 1500)), missing];
+        let snapshot = walk(samples.into_iter().chain([of_gpu(4, about(), of(4002, 1500))]));
+        assert_eq!(held(&snapshot), unknown());
+    }
+    for (missing, expected) in [
+        (sample(3, vec![], []), None),
+        (parent(3, true, None), None),
+        (parent(3, false, None), None),
+        // It was removed, which is possible only without processes.
+        (parent(3, false, Some(0)), Some(GIB)),
+    ] {
+        let samples = [of_gpu(1, instance(), of(4001, 7)), of_gpu(2, instance(), of(4002, 1500)), missing];
+        let snapshot = walk(samples.into_iter().chain([of_gpu(4, instance(), of(4002, 1500))]));
+        assert_eq!(held(&snapshot), [[(PID, expected)]]);
+    }
 }
 
 #[test]

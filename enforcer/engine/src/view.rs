@@ -5,6 +5,7 @@ mod between;
 mod holdings;
 pub mod leases;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +85,8 @@ pub struct View {
     /// All targets.
     pub targets: Vec<Target>,
     holdings: holdings::Holdings,
+    /// Processes with a reused pid that an exporter reported before it was restarted.
+    reused_pids: BTreeSet<(u32, u64)>,
     /// Data for the next view.
     account: account::Account,
 }

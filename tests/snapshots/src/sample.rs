@@ -25,7 +25,7 @@ pub fn sample(
         namespace: PidNamespace::Host,
         sources: BTreeMap::new(),
         driver: Driver::default(),
-        gpus,
+        gpus: gpus.into_iter().map(|gpu| GpuSample { entries_at: boot, ..gpu }).collect(),
         processes: processes.into_iter().collect(),
         relatives: None,
         groups: BTreeMap::new(),
@@ -68,7 +68,7 @@ pub fn used(pid: u32, stamp: u64, sm: u32) -> UtilSample {
     UtilSample { pid, stamp, engines: Engines { sm, ..Engines::default() } }
 }
 
-/// Returns a sleeping process of user 1000.
+/// Returns a sleeping process of user 1000, in a session.
 pub fn facts(key: ProcessKey) -> Facts {
     Facts {
         key,
@@ -77,7 +77,7 @@ pub fn facts(key: ProcessKey) -> Facts {
         comm: "python3".into(),
         uid: Some(1000),
         user: None,
-        place: Place::default(),
+        place: Place { cgroup: "/user.slice/user-1000.slice/session-1.scope".into(), ..Place::default() },
         command: None,
         started: None,
         cpu_seconds: 0.0,

@@ -1,7 +1,9 @@
 //! Reads one device, a GPU or a MIG instance.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use bailiff_proc::clock::since_boot;
 use bailiff_snapshot::dmem::pci_address;
 use bailiff_snapshot::{
     About, Activity, ComputeMode, Gap, Gaps, GpuId, GpuSample, Health, Memory, MemoryUnknown, MigIds,
@@ -59,6 +61,7 @@ pub(super) fn read(
     }
     let answers = answers.filter(|_| context.memory_unknown.is_none());
     let memory = plausible::memory(answers, context.gaps);
+    let mut entries_at = Duration::ZERO;
     let (mut entries, mut reading) = match device.mig_mode() {
         // With MIG on, instances list the processes. The GPU's list repeats them and may need privileges.
         Ok(mode) if whole && mode.current != 0 => (None, Reading::default()),
@@ -66,6 +69,7 @@ pub(super) fn read(
         Err(error) if whole && !not_offered(&error) => (None, Reading::default()),
         _ => {
             let entries = lists::entries(device, &mut past.room, context.gaps)?;
+            entries_at = since_boot();
             let reading =
                 if whole { evidence::read(device, &mut past.stamps, context) } else { Reading::default() };
             (entries, reading)
@@ -84,6 +88,7 @@ pub(super) fn read(
         memory_unknown: context.memory_unknown,
         telemetry,
         entries,
+        entries_at,
         instances: None,
         reading,
         xids: Vec::new(),

@@ -128,6 +128,7 @@ impl Raw {
             Some(Err(ReadError::Malformed)) => return Err(ReadError::Malformed),
             Some(Err(ReadError::Gone | ReadError::Unreadable(_))) | None => {
                 let process = proc.process(pid)?;
+                process.check_leader()?;
                 let file = process.hold("stat")?;
                 let stat = file.parse(|line| stat::parse(line).filter(|stat| stat.key.pid == pid))?;
                 (stat, Some((process, file)))

@@ -101,16 +101,23 @@ fn watch_real_gpus(stream: &Path) {
     print_numbers(&exporter, &USE);
 }
 
+/// Explains when a process counts as idle.
+const IDLE: &str = "\
+The notebook stops computing, and keeps its 40 GiB. The driver no longer reports its utilization, which
+alone does not prove that it is idle. Samples of the GPU itself in the same time do:";
+
 fn run_demo(directory: &Path, stays: bool) {
     let device = directory.join("nvidia0");
     std::fs::write(&device, "").expect("a stand-in for a device file");
     let trainer = Holder::start("trainer", &device);
     let mut notebook = Holder::start("notebook", &device);
     let server = Holder::start("inference", &device);
-    let (trained, pid, served) = (trainer.pid(), notebook.pid(), server.pid());
+    let pid = notebook.pid();
     let working = format!(
-        "sampling_period: 100ms\ngpus:\n  - processes:\n      - {{pid: {trained}, used: 96GiB, sm: 93, memory: 40}}\n      \
-         - {{pid: {served}, used: 18GiB, sm: 12}}\n"
+        "sampling_period: 100ms\ngpus:\n  - processes:\n      - {{pid: {}, used: 96GiB, sm: 93, memory: 40}}\n      \
+         - {{pid: {}, used: 18GiB, sm: 12}}\n",
+        trainer.pid(),
+        server.pid()
     );
     let computing = |notebook_use: &str| {
         format!("{working}  - processes:\n      - {{pid: {pid}, used: 40GiB{notebook_use}}}\n")
@@ -129,22 +136,16 @@ fn run_demo(directory: &Path, stays: bool) {
 
     let enforcer = Enforcer::start(directory, &redis);
     scenario.set(&computing(""));
-    println!(
-        "The notebook stops computing, and keeps its 40 GiB. The driver no longer reports its utilization, which\nalone does not prove that it is idle. Samples of the GPU itself in the same time do:\n"
-    );
+    println!("{IDLE}\n");
     show(&ticks.find(|snapshot| idle_ms(snapshot, pid) >= 4_000));
-    println!(
-        "After five idle samples, the rule matches. The process is flagged, and its owner is notified:\n"
-    );
+    println!("After five idle samples, the rule matches. The process is flagged, its owner is notified:\n");
     println!("  {}\n", enforcer.notice(0));
     enforcer.explain(pid);
 
     // The driver frees the memory of a process that has exited.
     notebook.ended();
     scenario.set(&format!("{working}  - processes: []\n"));
-    println!(
-        "The process stayed idle, so the enforcer sent SIGTERM. It has exited, and its memory is free:\n"
-    );
+    println!("It stayed idle, so the enforcer sent SIGTERM. It has exited, and its memory is free:\n");
     show(&ticks.find(|snapshot| snapshot.processes.iter().all(|process| process.pid != pid)));
     println!("  {}\n", enforcer.notice(1));
     println!("The audit log has all of that. The action was written to disk before it began:\n");
