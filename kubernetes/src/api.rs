@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bailiff_snapshot::pod_api::{PodAnswer, PodRequest};
+use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::Response;
@@ -19,6 +20,8 @@ use crate::owner::{self, Reads};
 
 /// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Query parameter with the same time limit for the API server, which otherwise may carry out a change up to a minute later.
+const ON_SERVER: &str = "timeout=20s";
 /// Maximum size of an answer in bytes. An object has at most 1.5 MiB in etcd, and JSON has up to six bytes for one.
 const LONGEST: u64 = 10 << 20;
 /// The same of a list, of which one object at a time is kept. Annotations of a pod have at most 256 KiB.
@@ -90,11 +93,15 @@ impl Api {
             Ok(account) => account,
             Err(message) => return PodAnswer { message, ..PodAnswer::default() },
         };
+        let left = request.until().map_or(PATIENCE, |until| until.saturating_sub(since_boot())).min(PATIENCE);
+        if left.is_zero() {
+            return PodAnswer { message: "not sent: it took too long".to_owned(), ..PodAnswer::default() };
+        }
         let session = Session {
             settings: &self.settings,
             namespace: account.namespace,
             bearer: format!("Bearer {}", account.token),
-            agent: agent(account.authorities),
+            agent: agent(account.authorities, left),
         };
         session.answer(request).unwrap_or_else(|answer| *answer)
     }
@@ -131,7 +138,7 @@ impl Session<'_> {
     fn answer(&self, request: &PodRequest) -> Result<PodAnswer, Early> {
         let pod = request.pod();
         let path = path_of(pod);
-        let test = |dry_run: bool| if dry_run { "?dryRun=All" } else { "" };
+        let query = |dry_run: bool| format!("?{}{ON_SERVER}", if dry_run { "dryRun=All&" } else { "" });
         let reply = match request {
             PodRequest::Get { annotation, .. } => {
                 let found: Pod = self.object(&path)?;
@@ -145,13 +152,13 @@ impl Session<'_> {
                 return Ok(PodAnswer { status: Some(200), owner, ..PodAnswer::default() });
             }
             PodRequest::Evict { dry_run, .. } => {
-                self.post(&format!("{path}/eviction{}", test(*dry_run)), &eviction(pod))?
+                self.post(&format!("{path}/eviction{}", query(*dry_run)), &eviction(pod))?
             }
             PodRequest::Stop { owner, dry_run, .. } => {
                 let (path, body) = owner::stop(owner, SystemTime::now()).ok_or_else(|| {
                     unusable(Some(422), &format!("{} cannot be stopped", owner.kind.escape_default()))
                 })?;
-                self.patch(&format!("{path}{}", test(*dry_run)), &body)?
+                self.patch(&format!("{path}{}", query(*dry_run)), &body)?
             }
             PodRequest::Event { reason, note, .. } => {
                 let path = format!("apis/events.k8s.io/v1/namespaces/{}/events", pod.namespace());
@@ -278,8 +285,12 @@ fn short(message: &str) -> String {
     message.chars().take(LONGEST_MESSAGE).collect()
 }
 
-/// Returns a client that trusts these authorities, uses no proxy and follows no redirect.
-fn agent(authorities: Vec<ureq::tls::Certificate<'static>>) -> Agent {
+fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or(Duration::MAX)
+}
+
+/// Returns a client that trusts these authorities, uses no proxy and follows no redirect. It has this time until it has connected.
+fn agent(authorities: Vec<ureq::tls::Certificate<'static>>, left: Duration) -> Agent {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(authorities)))
@@ -287,6 +298,8 @@ fn agent(authorities: Vec<ureq::tls::Certificate<'static>>) -> Agent {
         .build();
     let config = Agent::config_builder()
         .timeout_global(Some(PATIENCE))
+        .timeout_resolve(Some(left / 2))
+        .timeout_connect(Some(left / 2))
         .https_only(true)
         .proxy(None)
         .max_redirects(0)

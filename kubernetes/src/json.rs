@@ -125,7 +125,7 @@ pub(crate) struct Metadata {
     #[serde(default)]
     creation_timestamp: String,
     deletion_timestamp: Option<String>,
-    deletion_grace_period_seconds: Option<u64>,
+    deletion_grace_period_seconds: Option<i64>,
     #[serde(default)]
     pub(crate) owner_references: References,
     #[serde(default)]
@@ -304,7 +304,7 @@ pub(crate) struct Reference {
 struct Spec {
     node_name: Option<String>,
     priority_class_name: Option<String>,
-    termination_grace_period_seconds: Option<u64>,
+    termination_grace_period_seconds: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -359,7 +359,9 @@ impl Pod {
             return None;
         }
         let until = metadata.deletion_timestamp;
-        let grace_seconds = metadata.deletion_grace_period_seconds.unwrap_or_default();
+        // The kubelet uses 1 s in place of a negative time, which the API server accepts.
+        let seconds = |time: i64| u64::try_from(time).unwrap_or(1);
+        let grace_seconds = metadata.deletion_grace_period_seconds.map(seconds).unwrap_or_default();
         let deletion = until.map(|until| Deletion { until, grace_seconds });
         let References { controller, never } = metadata.owner_references;
         let owner = never.map(OwnerKind::name).or(controller.as_ref().map(|owner| owner.kind.as_str()));
@@ -377,7 +379,7 @@ impl Pod {
             deletion,
             owner,
             priority_class: spec.priority_class_name,
-            grace_seconds: spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS),
+            grace_seconds: spec.termination_grace_period_seconds.map_or(GRACE_SECONDS, seconds),
         })
     }
 }

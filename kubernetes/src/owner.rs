@@ -32,6 +32,9 @@ const KINDS: [Known; 5] = [
 /// time.
 const NOTEBOOK_STOPPED: &str = "kubeflow-resource-stopped";
 
+/// Maximum number of an owner's pods that are named, and one more. An owner with so many is not stopped.
+const MOST_OWN: usize = 64;
+
 /// Value of a Job's `managedBy` for Kubernetes' own controller.
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
@@ -126,9 +129,9 @@ pub(crate) fn find(pod: &ObjectName, reads: &impl Reads) -> Result<Option<Owner>
     reads.each_pod(pod.namespace(), &mut |Item { metadata }| {
         let names = |owner: &Reference| objects.iter().any(|object| object.metadata.uid == owner.uid);
         // Also a pod that is being deleted: another one will take its place.
-        if metadata.owner_references.controller.as_ref().is_some_and(names)
-            || objects.iter().any(|object| object.spec.selector.may_select(&metadata.labels))
-        {
+        let may_be_own = metadata.owner_references.controller.as_ref().is_some_and(names)
+            || objects.iter().any(|object| object.spec.selector.may_select(&metadata.labels));
+        if may_be_own && own.len() <= MOST_OWN {
             own.insert(metadata.uid);
         }
     })?;

@@ -6,12 +6,15 @@
 )]
 
 use std::fs;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::spawn;
+use std::time::{Duration, Instant};
 
 use bailiff_lifecycle::control::query;
 use end_to_end::api_server::{ApiServer, Reply, failure};
@@ -129,7 +132,12 @@ rules:
     }
 
     pub(crate) fn start_kubernetes(&mut self) {
-        self.kubernetes = Some(self.command().stderr(Stdio::null()).spawn().unwrap());
+        let address = self.api.address().to_owned();
+        self.start_kubernetes_for(&address);
+    }
+
+    fn start_kubernetes_for(&mut self, address: &str) {
+        self.kubernetes = Some(self.command_for(address).stderr(Stdio::null()).spawn().unwrap());
         until("the socket", || UnixStream::connect(self.socket()).ok());
     }
 
@@ -445,7 +453,7 @@ fn time_to_wait_is_read_from_each_form_of_an_answer() {
     ] {
         stage.api.reply(&[Reply::With(429, header, body)]);
         let answer = stage.query(
-            &json!({"evict": {"pod": {"namespace": "team", "name": "web", "uid": *UID}, "dry_run": false}}),
+            &json!({"evict": {"pod": {"namespace": "team", "name": "web", "uid": *UID}, "dry_run": false, "until_ms": u64::MAX}}),
         );
         assert_eq!((&answer["status"], &answer["retry_after"]), (&json!(429), &expected), "{answer}");
     }
@@ -461,6 +469,72 @@ fn late_answer_is_waited_for_but_not_for_ever() {
         stage.until_evicted(&mut [&mut tenant]);
         stage.until_result(result);
     }
+}
+
+/// Forwards connections to the API server. From the second one on, it waits until the test says that it may.
+fn slow_proxy(stage: &Stage) -> (String, Sender<()>, Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("https://{}", listener.local_addr().unwrap());
+    let to = stage.api.address().strip_prefix("https://").unwrap().to_owned();
+    let ((go, may_go), (begin, has_begun)) = (channel(), channel());
+    spawn(move || {
+        for (number, client) in listener.incoming().map_while(Result::ok).enumerate() {
+            if number > 0 {
+                let _ = begin.send(());
+                if may_go.recv().is_err() {
+                    return;
+                }
+            }
+            let server = TcpStream::connect(&to).unwrap();
+            let (mut from, mut into) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let (mut back, mut out) = (server, client);
+            spawn(move || {
+                let _ = std::io::copy(&mut from, &mut into);
+                let _ = into.shutdown(Shutdown::Write);
+            });
+            spawn(move || {
+                let _ = std::io::copy(&mut back, &mut out);
+                let _ = out.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    (address, go, has_begun)
+}
+
+#[test]
+fn eviction_that_could_not_be_sent_in_time_is_not_sent_later() {
+    let mut stage = Stage::new();
+    stage.api.add_pod(pod(), |_| {});
+    let tenant = stage.holder(pod(), 'a');
+    let (address, go, has_begun) = slow_proxy(&stage);
+    stage.start_kubernetes_for(&address);
+    stage.enforcer = Some(stage.node.home.enforcer(&[]));
+    has_begun.recv().unwrap();
+    let began = Instant::now();
+    stage.node.hold(&tenant, 0, "used: 1GiB, sm: 90");
+    stage.until_result("unknown");
+    // It could be sent for 5 s; without that limit, for 20 s.
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    go.send(()).unwrap();
+    // A request that is answered shows that the earlier connection was used, if it was.
+    go.send(()).unwrap();
+    let get = json!({"get": {"pod": {"namespace": "team", "name": "web", "uid": *UID}}});
+    assert_eq!(stage.query(&get)["status"], 200);
+    let evict = |until_ms: u64| {
+        let pod = json!({"namespace": "team", "name": "web", "uid": *UID});
+        json!({"evict": {"pod": pod, "dry_run": false, "until_ms": until_ms}})
+    };
+    let answer = stage.query(&evict(1));
+    assert!(answer["message"].as_str().unwrap().starts_with("not sent"), "{answer}");
+    assert!(stage.api.evictions().is_empty() && tenant.is_running());
+}
+
+#[test]
+fn pod_with_a_negative_grace_period_is_evicted() {
+    let mut stage = Stage::new();
+    let mut tenant = stage.with_pod(|pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(-1));
+    stage.until_evicted(&mut [&mut tenant]);
+    stage.until_result("released");
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Service {
         let request = match verb {
             "get" => json!({"get": {"pod": pod}}),
             "event" => json!({"event": {"pod": pod, "reason": "GPUIdle", "note": "idle"}}),
-            verb => json!({"evict": {"pod": pod, "dry_run": verb == "test"}}),
+            verb => json!({"evict": {"pod": pod, "dry_run": verb == "test", "until_ms": u64::MAX}}),
         };
         let mut answer = query(&self.socket(), &request).unwrap();
         if let Some(answer) = answer.as_object_mut() {
@@ -292,7 +292,8 @@ impl Service {
 
     /// Returns the status of the answer to a stop, and its text.
     pub(crate) fn stop(&self, pod: (&str, &str), owner: &Value, dry_run: bool) -> (u64, String) {
-        let answer = self.ask("stop", pod, &json!({"owner": owner, "dry_run": dry_run}));
+        let answer =
+            self.ask("stop", pod, &json!({"owner": owner, "dry_run": dry_run, "until_ms": u64::MAX}));
         (answer["status"].as_u64().unwrap_or_default(), answer["message"].as_str().unwrap().to_owned())
     }
 }

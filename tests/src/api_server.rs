@@ -27,6 +27,8 @@ const MOST_SECONDS: u64 = 100_000_000_000;
 pub struct ApiRequest {
     /// Method and target, such as `POST /api/v1/namespaces/a/pods/b/eviction?dryRun=All`.
     pub what: String,
+    /// Whether the API server is told how long the request may take. `what` is without that.
+    pub is_limited: bool,
     /// Body.
     pub body: Value,
 }
@@ -213,7 +215,9 @@ fn serve(
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     let what = lines.first().and_then(|line| line.strip_suffix(" HTTP/1.1")).unwrap_or_default().to_owned();
-    let request = ApiRequest { what, body: serde_json::from_slice(&body).unwrap_or_default() };
+    let unlimited = what.replace("?timeout=20s", "").replace("&timeout=20s", "");
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    let request = ApiRequest { is_limited: unlimited != what, what: unlimited, body };
     let authorization = header("authorization").unwrap_or_default();
     let token = authorization.strip_prefix("Bearer ").unwrap_or_default();
     let Some((status, headers, body)) = answers(&request, token) else { return Ok(()) };
@@ -248,6 +252,9 @@ fn answer(request: &ApiRequest, token: &str, state: &Mutex<State>) -> Option<Api
     }
     let (target, query) = target.split_once('?').unwrap_or((target, ""));
     let (evicts, patches) = (method == "POST" && target.ends_with("/eviction"), method == "PATCH");
+    if (evicts || patches) && !request.is_limited {
+        return Some((400, "", failure(400, "BadRequest", "a change without a time limit", &Value::Null)));
+    }
     let reply = if evicts || patches { state.replies.pop_front() } else { None };
     if let Some(Reply::With(status, headers, body)) = reply {
         return Some((status, headers, body));

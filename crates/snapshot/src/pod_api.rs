@@ -2,6 +2,7 @@
 //! each.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_with_macros::skip_serializing_none;
@@ -27,6 +28,8 @@ pub enum PodRequest {
         pod: ObjectName,
         /// Whether the API server only tests whether it would (`dryRun=All`).
         dry_run: bool,
+        /// Until when it may be sent, in milliseconds since boot.
+        until_ms: u64,
     },
     /// Reads the owner that creates the pod again, with what shows whether it has other pods.
     Owner {
@@ -41,6 +44,8 @@ pub enum PodRequest {
         owner: Owner,
         /// Whether the API server only tests whether it would (`dryRun=All`).
         dry_run: bool,
+        /// Until when it may be sent, in milliseconds since boot.
+        until_ms: u64,
     },
     /// Writes an Event about the pod.
     Event {
@@ -80,6 +85,16 @@ impl PodRequest {
             | Self::Owner { pod }
             | Self::Stop { pod, .. }
             | Self::Event { pod, .. } => pod,
+        }
+    }
+
+    /// Returns until when a change may be sent, since boot.
+    pub const fn until(&self) -> Option<Duration> {
+        match self {
+            Self::Evict { until_ms, .. } | Self::Stop { until_ms, .. } => {
+                Some(Duration::from_millis(*until_ms))
+            }
+            _ => None,
         }
     }
 

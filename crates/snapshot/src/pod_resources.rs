@@ -296,6 +296,9 @@ pub struct PodAllocation {
     pub pod_uid: Option<String>,
     /// Since when the container has had no process on the GPU, in milliseconds since boot.
     pub unused_since_ms: Option<u64>,
+    /// The same with the UID of the pod, also while it is not known whether the pod has the GPU.
+    #[serde(skip)]
+    pub unused: Option<(String, u64)>,
     /// Time in each state, in seconds of a whole GPU; `None` if the share is not known.
     #[serde(skip)]
     pub seconds: Option<StateSeconds>,

@@ -114,7 +114,8 @@ fn state_of_an_allocation_is_that_of_the_containers_processes() {
     let stopped = Facts { state: State::Stopped, ..process(42, "a", "1") };
     let outside = fixtures::facts(ProcessKey { pid: 43, start_ticks: 7 });
     let outside = Facts { place: Place { cgroup: "/x.service".into(), ..Place::default() }, ..outside };
-    let nowhere = fixtures::facts(ProcessKey { pid: 43, start_ticks: 7 });
+    let nowhere =
+        Facts { place: Place::default(), ..fixtures::facts(ProcessKey { pid: 43, start_ticks: 7 }) };
     let own = |pid| process(pid, "a", "1");
     let cases: [Case; 9] = [
         ("none", vec![], vec![], "no_process"),
@@ -371,7 +372,7 @@ fn processes_without_an_allocation_are_counted_if_all_are_known() {
         ("a display server of a user", vec![plain(43, "Xorg", 1000)], Some(1)),
         ("one that started after the answer", vec![new], None),
         ("one in an unknown container", vec![above(plain(43, "train", 1000))], None),
-        ("one of unknown cgroup", vec![fixtures::facts(ProcessKey { pid: 43, start_ticks: 7 })], None),
+        ("one of unknown cgroup", vec![Facts { place: Place::default(), ..plain(43, "train", 1000) }], None),
     ];
     for (case, processes, expected) in cases {
         let pids: Vec<(u32, u32)> = processes.iter().map(|facts| (facts.key.pid, 0)).collect();
@@ -455,6 +456,13 @@ fn time_without_use_begins_with_the_first_sample_without_a_process() {
     let by_side = sample(2, vec![whole(2, 0, &busy)], &[process(41, "a", "2")], &answer_with_names);
     assert_eq!(by_side.pod_resources.as_ref().map(|it| it.containers.len()), Some(1));
     assert_eq!(since(vec![without(1), by_side]), Some((true, None)));
+    // In one sample, not all processes could be read, so it is unknown which pod has the GPU.
+    let unread = |seq, gpu| sample(seq, vec![gpu], &[], &PodResources { live: None, ..answer.clone() });
+    let empty = |seq| unread(seq, whole(seq, 0, &[]));
+    assert_eq!(since(vec![without(1), empty(2)]), None);
+    assert_eq!(since(vec![without(1), empty(2), without(3)]), Some((true, Some(10))));
+    let held = unread(2, whole(2, 0, &busy));
+    assert_eq!(since(vec![without(1), held, without(3)]), Some((true, Some(30))));
     // A process may have used it in a missed sample.
     assert_eq!(since(vec![without(1), without(2), without(6)]), Some((true, Some(60))));
     // The kubelet did not answer in between.

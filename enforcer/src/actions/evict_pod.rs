@@ -13,6 +13,6 @@ pub(super) fn evict(context: &ActionContext<'_>, recreated: Recreated) -> Action
 
 fn try_evict(context: &ActionContext<'_>, recreated: Recreated) -> Result<ActionResult, Ended> {
     let pod = check(context, recreated)?;
-    let request = PodRequest::Evict { pod: pod.name.clone(), dry_run: false };
+    let request = PodRequest::Evict { pod: pod.name.clone(), dry_run: false, until_ms: 0 };
     Ok(PodAction::new(context, vec![pod], request)?.carry_out())
 }

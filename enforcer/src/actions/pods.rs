@@ -25,6 +25,8 @@ use crate::clock::{self, Deadline};
 
 /// Time limit of a request. The API server answers after 10 s if another pod of this name is pending.
 const PATIENCE: Duration = Duration::from_secs(25);
+/// How long a request may take until it is sent, so that it is not sent when the pod is busy again.
+const SEND_WITHIN: Duration = Duration::from_secs(5);
 /// Least time limit of a request that reads, with short sampling intervals.
 const LEAST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a pod waits that was not read in time.
@@ -52,7 +54,7 @@ pub(super) struct PodAction<'a> {
     context: &'a ActionContext<'a>,
     kubernetes: &'a Kubernetes,
     pods: Vec<CheckedPod<'a>>,
-    /// What is sent; whether it is only a test is set later.
+    /// What is sent; whether it is only a test, and until when, is set later.
     request: PodRequest,
     /// GPU memory in the last snapshot before the action.
     before: Option<Memory>,
@@ -188,8 +190,11 @@ impl<'a> PodAction<'a> {
     /// Sends the request.
     fn send(&self, test: bool) -> PodAnswer {
         let mut request = self.request.clone();
-        if let PodRequest::Evict { dry_run, .. } | PodRequest::Stop { dry_run, .. } = &mut request {
-            *dry_run = test;
+        if let PodRequest::Evict { dry_run, until_ms, .. } | PodRequest::Stop { dry_run, until_ms, .. } =
+            &mut request
+        {
+            let until = clock::since_boot() + SEND_WITHIN;
+            (*dry_run, *until_ms) = (test, u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
         }
         let answer = query(&self.kubernetes.socket, &request);
         answer.unwrap_or_else(|message| PodAnswer { message, ..PodAnswer::default() })

@@ -38,7 +38,8 @@ fn try_stop(context: &ActionContext<'_>) -> Result<ActionResult, Ended> {
         return Err(Box::new(ActionResult { retry_after: Some(left), ..result }));
     }
     let contexts: Vec<ActionContext<'_>> = requests.iter().map(|request| context.about(request)).collect();
-    let request = PodRequest::Stop { pod: first.name.clone(), owner: owner.clone(), dry_run: false };
+    let request =
+        PodRequest::Stop { pod: first.name.clone(), owner: owner.clone(), dry_run: false, until_ms: 0 };
     let mut pods = vec![first];
     for other in &contexts {
         pods.push(check(other, Recreated::Allow).map_err(of_other)?);

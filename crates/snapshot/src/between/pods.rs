@@ -24,8 +24,9 @@ pub(crate) fn join(sample: &PodResources, now: &Snapshot, previous: Option<&Snap
         allocated.values().map(|allocated| join.allocation(allocated)).collect();
     for allocation in &mut allocations {
         allocation.seconds = seconds((allocation, &before), now, previous);
-        let is_used = join.is_used_by_its_pod(allocation);
-        allocation.unused_since_ms = unused_since(allocation, now, previous).filter(|_| !is_used);
+        allocation.unused = join.unused(allocation, previous);
+        let is_known = |_: &&(String, u64)| allocation.pod_uid.is_some();
+        allocation.unused_since_ms = allocation.unused.as_ref().filter(is_known).map(|(_, since)| *since);
     }
     let unallocated = join.unallocated(&allocated);
     let count = |(reason, count): (&Unattributed, &u64)| (reason.name().to_owned(), *count);
@@ -71,20 +72,6 @@ fn seconds(
         *seconds.entry(state).or_default() += window.as_secs_f64() * share;
     }
     Some(seconds)
-}
-
-/// Returns since when the container has had no process on the GPU, in milliseconds since boot: since the first of the
-/// snapshots without a gap in which it had none.
-fn unused_since(allocation: &PodAllocation, now: &Snapshot, previous: Option<&Snapshot>) -> Option<u64> {
-    let (key, pod) = (allocation.key()?, allocation.pod_uid.as_ref()?);
-    if allocation.state != PodGpuState::NoProcess {
-        return None;
-    }
-    let is_same =
-        |before: &&PodAllocation| before.key().as_ref() == Some(&key) && before.pod_uid.as_ref() == Some(pod);
-    let before = previous.filter(|previous| no_gap(previous, now)).and_then(|it| it.pods.as_ref());
-    let before = before.and_then(|pods| pods.allocations.iter().find(is_same)?.unused_since_ms);
-    Some(before.unwrap_or_else(|| crate::millis(now.at.boot)))
 }
 
 /// Returns whether no sample was missed between two snapshots.
@@ -241,6 +228,7 @@ impl<'a> Join<'a> {
             state: Word::Known(self.state(allocated)),
             pod_uid: self.uid(allocated),
             unused_since_ms: None,
+            unused: None,
             seconds: None,
         }
     }
@@ -283,6 +271,25 @@ impl<'a> Join<'a> {
         let gpu = self.now.gpus.iter().find(|gpu| gpu.about.index == allocation.gpu);
         let pod = |holder: &Holder| self.facts(holder.process)?.place.pod_uid.as_ref();
         gpu.is_some_and(|gpu| gpu.holders.iter().any(|holder| pod(holder) == allocation.pod_uid.as_ref()))
+    }
+
+    /// Returns the pod, and since when its container has had no process on the GPU, in milliseconds since boot: since the first
+    /// of the snapshots without a gap in which it had none. While the pod is unknown, which every user of the node can cause, the
+    /// time goes on if no process is on the GPU.
+    fn unused(&self, allocation: &PodAllocation, previous: Option<&Snapshot>) -> Option<(String, u64)> {
+        let key = allocation.key()?;
+        let before = previous.filter(|previous| no_gap(previous, self.now)).and_then(|it| it.pods.as_ref());
+        let is_same = |before: &&PodAllocation| before.key().as_ref() == Some(&key);
+        let before = before.and_then(|pods| pods.allocations.iter().find(is_same)?.unused.clone());
+        if allocation.state != PodGpuState::NoProcess || self.is_used_by_its_pod(allocation) {
+            return None;
+        }
+        let Some(pod) = &allocation.pod_uid else {
+            let gpu = self.now.gpus.iter().find(|gpu| gpu.about.index == allocation.gpu)?;
+            return before.filter(|_| gpu.holders.is_empty());
+        };
+        let since = before.filter(|(before, _)| before == pod).map(|(_, since)| since);
+        Some((pod.clone(), since.unwrap_or_else(|| crate::millis(self.now.at.boot))))
     }
 
     /// Returns whether all processes on the GPU are known.

@@ -149,7 +149,7 @@ attributes! {
     |target, view| if target.kind == Kind::Pod { pod::allocated_gpus(target, view) } else { slurm_job::allocated_gpus(target, view) },
     "GPUs that Slurm or the kubelet has allocated to the target on this node. Unknown if the prolog could not determine those of a job; for a pod, without an exporter with --pod-resources, if it has a device that is not a known GPU, or if it has none.";
 "allocation_unused_for" [Pod] Unit::Duration, "kubelet, nvml", pod::allocation_unused_for,
-    "Time for which the pod has had no process on any of the GPUs that are allocated to it, since the exporter started; 0 if it has one on any GPU. Unknown if the kubelet did not answer, if no GPU is allocated to the pod, or if it is unknown whether it uses one.";
+    "Time for which the pod has had no process on any of the GPUs that are allocated to it, since the exporter started; 0 if it has one on any GPU. Unknown if the kubelet did not answer, if no GPU is allocated to the pod, or if it is unknown whether it uses one. If a GPU may have been used in between, for example because a sample is missing, the time starts again.";
 "never_used_gpus" [SlurmJob] Unit::Count, "slurm, nvml", slurm_job::never_used_gpus,
     "Allocated GPUs on which no process of the job was observed in any sample since its prolog. Unknown if it has none, or if the state of one is unknown.";
 "used_gpus" [SlurmJob] Unit::Count, "slurm, nvml", slurm_job::used_gpus,

@@ -312,6 +312,7 @@ impl Node {
             state: it.state.into(),
             pod_uid: Some(uid(it.pod)),
             unused_since_ms: it.unused_ms.map(|unused| self.boot_ms - unused),
+            unused: None,
             seconds: None,
         };
         PodGpus {
