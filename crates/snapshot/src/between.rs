@@ -66,6 +66,7 @@ impl Snapshot {
             seq: sample.seq,
             at: sample.at,
             took: sample.took,
+            began: previous.map_or(sample.at.boot, |previous| previous.began),
             interval: sample.interval,
             boot_id: sample.boot_id,
             namespace: sample.namespace,

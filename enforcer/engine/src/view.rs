@@ -4,8 +4,8 @@ mod account;
 mod between;
 mod holdings;
 pub mod leases;
+mod reused_pids;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use bailiff_snapshot::slurm::JobRecord;
 use bailiff_snapshot::{Allocation, Fault, Held, Leases, MpsServer, PidNamespace, wire};
 use serde::{Deserialize, Serialize};
 
+use self::reused_pids::ReusedPids;
 use crate::Kind;
 use crate::value::Value;
 
@@ -85,8 +86,8 @@ pub struct View {
     /// All targets.
     pub targets: Vec<Target>,
     holdings: holdings::Holdings,
-    /// Processes with a reused pid that an exporter reported before it was restarted.
-    reused_pids: BTreeSet<(u32, u64)>,
+    /// What earlier exporters reported of pids.
+    reused_pids: ReusedPids,
     /// Data for the next view.
     account: account::Account,
 }

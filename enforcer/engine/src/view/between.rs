@@ -1,6 +1,6 @@
 //! Builds a view from a snapshot and the previous view. It cannot fail and does not wait.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 
 use super::account::{Account, NO_WINDOW, Window};
 use super::holdings::Holdings;
+use super::reused_pids::ReusedPids;
 use super::{Leased, Target, TargetId, View, leases};
 use crate::Kind;
 
@@ -26,10 +27,10 @@ impl View {
         let before = before.filter(|before| {
             before.snapshot.boot_id == snapshot.boot_id && before.snapshot.boot_ms < snapshot.boot_ms
         });
-        let mut reused_pids = BTreeSet::new();
+        let mut reused_pids = ReusedPids::default();
         if let Some(before) = before {
             remember_lost(&before.snapshot, &mut snapshot);
-            reused_pids = remember_reused_pids(before, &mut snapshot);
+            reused_pids = ReusedPids::next(before, &mut snapshot);
         }
         let mut maker = Maker::new(&snapshot);
         maker.processes();
@@ -78,27 +79,6 @@ fn remember_lost(before: &wire::Snapshot, now: &mut wire::Snapshot) {
             now.lost.push(LostGpu { since_ms: gpu.since_ms.or(since_ms), ..gpu });
         }
     }
-}
-
-/// Marks the processes with a reused pid that an exporter reported before it was restarted, which the next one cannot know, and
-/// returns them. They are marked until the driver no longer lists them.
-fn remember_reused_pids(before: &View, now: &mut wire::Snapshot) -> BTreeSet<(u32, u64)> {
-    let key = |process: &wire::Process| Some((process.pid, process.start_ticks?));
-    let is_marked = |process: &&wire::Process| process.facts.as_ref().is_some_and(|facts| facts.reused_pid);
-    let is_restarted = now.seq <= before.snapshot.seq;
-    let mut known = before.reused_pids.clone();
-    if is_restarted {
-        known.extend(before.snapshot.processes.iter().filter(is_marked).filter_map(key));
-    }
-    let mut listed = BTreeSet::new();
-    for process in &mut now.processes {
-        let Some(key) = key(process).filter(|key| known.contains(key)) else { continue };
-        listed.insert(key);
-        process.facts.iter_mut().for_each(|facts| facts.reused_pid = true);
-    }
-    let answered = now.sources.get("nvml").is_some_and(|nvml| nvml.up);
-    let is_whole = answered && now.gpus.iter().all(leases::lists_holders);
-    if is_whole { listed } else { known }
 }
 
 /// Returns whether a process of a target may hold a lost GPU; a process that was not examined may.
@@ -340,47 +320,5 @@ impl<'a> Maker<'a> {
             }
         }
         found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use snapshot_fixtures::stream as fixtures;
-
-    use super::*;
-
-    /// A snapshot in which the driver lists the process, or has no list.
-    fn snapshot(boot: u64, seq: u64, (listed, reused_pid): (Option<bool>, bool)) -> wire::Snapshot {
-        let processes = if listed == Some(true) {
-            vec![fixtures::process(41, 7, wire::Facts { reused_pid, ..fixtures::facts("python3") })]
-        } else {
-            Vec::new()
-        };
-        let holders = processes.iter().map(|process| fixtures::holder(process.pid, None, None)).collect();
-        let gpu = wire::Gpu { listed: listed.map(u64::from), ..fixtures::gpu("0", holders) };
-        wire::Snapshot { boot_ms: boot * 1000, ..fixtures::snapshot(seq, vec![gpu], processes) }
-    }
-
-    fn is_marked(snapshots: Vec<wire::Snapshot>) -> bool {
-        let view = snapshots.into_iter().fold(None, |view, next| Some(View::between(view.as_ref(), next)));
-        let facts = view.expect("a view").snapshot.processes.into_iter().find_map(|process| process.facts);
-        facts.is_some_and(|facts| facts.reused_pid)
-    }
-
-    #[test]
-    fn reused_pid_is_remembered_when_the_exporter_is_restarted() {
-        let (reused, listed) = ((Some(true), true), (Some(true), false));
-        let (gone, silent) = ((Some(false), false), (None, false));
-        for (later, expected) in [
-            (vec![(1, listed)], true),
-            (vec![(1, silent), (2, listed)], true),
-            (vec![(1, gone), (2, listed)], false),
-            // The same exporter knows better.
-            (vec![(10, listed)], false),
-        ] {
-            let later = later.into_iter().zip(10..).map(|((seq, state), boot)| snapshot(boot, seq, state));
-            let all = std::iter::once(snapshot(9, 9, reused)).chain(later).collect();
-            assert_eq!(is_marked(all), expected);
-        }
     }
 }
