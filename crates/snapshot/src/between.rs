@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::identity::millis;
 use crate::lease::Names;
-use crate::listed::ListedPids;
+use crate::listed::{Candidate, ListedPids};
 use crate::memory::Held;
 use crate::unreleased::Account;
 use crate::utilization::{Instance, InstanceUsers, Question, Utilization, Why, Window};
@@ -49,7 +49,11 @@ impl Snapshot {
         let mut join = Join::new(previous, &mut sample);
         join.instances = instances::of(previous, (&sample.gpus, &join.seen), sample.namespace);
         let mut gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
-        join.forget_removed_instances(&gpus);
+        ListedPids::forget_removed(&mut join.listed_pids, |parent, id| {
+            let lists = |gpu: &Gpu| gpu.instances.is_some() || gpu.telemetry.mig_enabled == Some(false);
+            gpus.iter().any(|gpu| gpu.about.index == parent && lists(gpu))
+                && !gpus.iter().any(|gpu| name(&gpu.about) == id)
+        });
         let kernel_log = join.kernel_log(sample.kernel_log.as_ref(), &mut gpus);
         let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
         let users = users::totals(previous, &input);
@@ -66,7 +70,6 @@ impl Snapshot {
             seq: sample.seq,
             at: sample.at,
             took: sample.took,
-            began: previous.map_or(sample.at.boot, |previous| previous.began),
             interval: sample.interval,
             boot_id: sample.boot_id,
             namespace: sample.namespace,
@@ -295,26 +298,14 @@ impl Join<'_> {
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
         let before = self.listed_pids.remove(name(about)).unwrap_or_default();
         let pids = (about.index.as_str(), named.iter().map(|entry| entry.pid));
-        let pids = before.next(pids, at, |pid| self.facts(pid));
-        let may_be_another =
-            |entry: &&Entry| self.facts(entry.pid).is_some_and(|facts| pids.may_be_another(facts));
+        let process = |pid: u32| self.facts(pid).map(|it| Candidate::new(it.key, it.uid, &it.place));
+        let pids = before.next(pids, at, process);
+        let may_be_another = |entry: &&Entry| process(entry.pid).is_some_and(|it| pids.may_be_another(&it));
         let (reused, named) = named.into_iter().partition(may_be_another);
-        if !pids.is_empty() {
+        if !pids.pids().is_empty() {
             self.listed_pids.insert(name(about).to_owned(), pids);
         }
         SortedEntries { unnamed, reused, named }
-    }
-
-    /// Forgets MIG instances that were removed, which is possible only without processes.
-    fn forget_removed_instances(&mut self, gpus: &[Gpu]) {
-        let lists = |parent: &str| {
-            let all_known = |gpu: &Gpu| gpu.instances.is_some() || gpu.telemetry.mig_enabled == Some(false);
-            gpus.iter().any(|gpu| gpu.about.index == parent && all_known(gpu))
-        };
-        self.listed_pids.retain(|id, listed| {
-            let parent = listed.index.split_once(':').map(|(parent, _)| parent);
-            !parent.is_some_and(lists) || gpus.iter().any(|gpu| name(&gpu.about) == id)
-        });
     }
 
     /// Returns what is known of the process that has a pid now.

@@ -18,7 +18,7 @@ pub mod identity;
 pub mod kernel_log;
 mod label;
 pub mod lease;
-mod listed;
+pub mod listed;
 pub mod locks;
 pub mod lost;
 pub mod memory;

@@ -27,8 +27,6 @@ pub struct Snapshot {
     pub at: Moment,
     /// Duration of the sample.
     pub took: Duration,
-    /// Start of the first sample of the program, since boot.
-    pub began: Duration,
     /// Sampling interval.
     pub interval: Duration,
     /// Id of the boot; `None` if it could not be read.

@@ -49,9 +49,6 @@ pub struct Snapshot {
     pub wall_ms: u64,
     /// Start of the sample, in milliseconds since boot, including suspend.
     pub boot_ms: u64,
-    /// Start of the exporter's first sample, in milliseconds since boot.
-    #[serde(default)]
-    pub began_ms: u64,
     /// Sampling interval in milliseconds.
     pub interval_ms: u64,
     /// Whether the driver's pids are those of the exporter's `/proc`. Only with `host` are they attributed to processes.

@@ -16,7 +16,6 @@ use bailiff_snapshot::slurm::JobRecord;
 use bailiff_snapshot::{Allocation, Fault, Held, Leases, MpsServer, PidNamespace, wire};
 use serde::{Deserialize, Serialize};
 
-use self::reused_pids::ReusedPids;
 use crate::Kind;
 use crate::value::Value;
 
@@ -86,8 +85,8 @@ pub struct View {
     /// All targets.
     pub targets: Vec<Target>,
     holdings: holdings::Holdings,
-    /// What earlier exporters reported of pids.
-    reused_pids: ReusedPids,
+    /// Pids that each GPU lists.
+    listed_pids: reused_pids::Listed,
     /// Data for the next view.
     account: account::Account,
 }

@@ -109,9 +109,11 @@ impl Join<'_> {
         for holder in &gpu.holders {
             let facts = self.now.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
             match facts.map_or(Truth::Unknown, |facts| record.owns(&facts.place, facts.uid)) {
+                // The driver may mean a process of the job that has exited.
+                _ if holder.reused_pid => return Processes::Unknown,
                 Truth::False => {}
-                Truth::True if !holder.reused_pid => known.push(holder),
-                Truth::True | Truth::Unknown => return Processes::Unknown,
+                Truth::True => known.push(holder),
+                Truth::Unknown => return Processes::Unknown,
             }
         }
         Processes::Known(known)

@@ -299,6 +299,10 @@ impl<'a> Join<'a> {
     }
 
     fn belongs(&self, holder: &Holder, allocated: &Allocated<'a>) -> Truth {
+        // The driver may mean a process of the container that has exited.
+        if holder.reused_pid {
+            return Truth::Unknown;
+        }
         let container = &allocated.device.container;
         let belongs = match self.owner(holder) {
             Owner::Container(name) => (name == container).into(),

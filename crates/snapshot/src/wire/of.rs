@@ -19,7 +19,6 @@ impl From<&crate::Snapshot> for Snapshot {
             boot_id: snapshot.boot_id.as_ref().map(|id| id.0.clone()),
             wall_ms: millis(snapshot.at.wall),
             boot_ms: millis(snapshot.at.boot),
-            began_ms: millis(snapshot.began),
             interval_ms: millis(snapshot.interval),
             pid_namespace: snapshot.namespace.into(),
             sources: snapshot.sources.iter().map(source).collect(),

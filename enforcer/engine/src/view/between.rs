@@ -10,8 +10,7 @@ use hashbrown::HashMap;
 
 use super::account::{Account, NO_WINDOW, Window};
 use super::holdings::Holdings;
-use super::reused_pids::ReusedPids;
-use super::{Leased, Target, TargetId, View, leases};
+use super::{Leased, Target, TargetId, View, leases, reused_pids};
 use crate::Kind;
 
 impl View {
@@ -27,11 +26,10 @@ impl View {
         let before = before.filter(|before| {
             before.snapshot.boot_id == snapshot.boot_id && before.snapshot.boot_ms < snapshot.boot_ms
         });
-        let mut reused_pids = ReusedPids::default();
         if let Some(before) = before {
             remember_lost(&before.snapshot, &mut snapshot);
-            reused_pids = ReusedPids::next(before, &mut snapshot);
         }
+        let listed_pids = reused_pids::mark(before.map(|before| &before.listed_pids), &mut snapshot);
         let mut maker = Maker::new(&snapshot);
         maker.processes();
         maker.workloads();
@@ -52,7 +50,7 @@ impl View {
         for target in &mut targets {
             target.on_lost = on_lost(target, &snapshot);
         }
-        Self { snapshot, targets, holdings, reused_pids, account }
+        Self { snapshot, targets, holdings, listed_pids, account }
     }
 }
 

@@ -1,96 +1,62 @@
-//! What an exporter reported of pids before it was restarted. The driver goes on listing a process that has exited while another
-//! process has its device files open, and only an exporter that has seen the earlier process knows that another one has the pid.
+//! Which processes may be others than those that the driver lists with their pids. The exporter knows that as well, but forgets it
+//! when it is restarted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use bailiff_snapshot::{LostGpu, wire};
+use bailiff_snapshot::listed::{Candidate, ListedPids};
+use bailiff_snapshot::{ProcessKey, wire};
+use hashbrown::{HashMap, HashSet};
 
-use super::{View, leases};
+/// Pids that each GPU lists, by UUID, or by index without one. They are kept while a GPU is missing or has no list.
+pub(super) type Listed = BTreeMap<String, ListedPids>;
 
-/// Pid and start tick.
-type Key = (u32, u64);
-
-/// What earlier exporters reported.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ReusedPids {
-    /// Processes with a pid that the driver may have listed for another process.
-    marked: BTreeSet<Key>,
-    /// The processes that the last exporter reported, by pid, until the next one has read all lists once.
-    earlier: BTreeMap<u32, Earlier>,
-}
-
-#[derive(Debug, Clone)]
-struct Earlier {
-    start_ticks: Option<u64>,
-    author: Option<Author>,
-    reused_pid: bool,
-}
-
-/// Owner of a process, and the cgroup that it cannot leave.
-type Author = (u32, String);
-
-impl Earlier {
-    fn of(process: &wire::Process) -> Self {
-        let reused_pid = process.facts.as_ref().is_some_and(|facts| facts.reused_pid);
-        Self { start_ticks: process.start_ticks, author: author(process), reused_pid }
-    }
-
-    /// Returns whether the driver may have listed the pid for another process than this one.
-    fn may_be_another(&self, process: &wire::Process) -> bool {
-        if self.start_ticks == process.start_ticks {
-            return self.reused_pid;
-        }
-        self.author.is_none() || self.author != author(process)
-    }
-}
-
-impl ReusedPids {
-    /// Marks the processes that may be others than those that the driver lists.
-    pub(super) fn next(before: &View, now: &mut wire::Snapshot) -> Self {
-        let Self { mut marked, mut earlier } = before.reused_pids.clone();
-        let is_restarted = before.snapshot.began_ms != now.began_ms || now.seq <= before.snapshot.seq;
-        if is_restarted {
-            earlier
-                .extend(before.snapshot.processes.iter().map(|process| (process.pid, Earlier::of(process))));
-        }
-        if marked.is_empty() && earlier.is_empty() {
-            return Self::default();
-        }
-        let mut unidentified = BTreeSet::new();
-        let mut listed = BTreeSet::new();
-        for process in &mut now.processes {
-            let Some(start_ticks) = process.start_ticks else {
-                unidentified.insert(process.pid);
-                continue;
-            };
-            let key = (process.pid, start_ticks);
-            listed.insert(key);
-            if earlier.get(&process.pid).is_some_and(|earlier| earlier.may_be_another(process)) {
-                marked.insert(key);
-            }
-            if marked.contains(&key) {
-                process.facts.iter_mut().for_each(|facts| facts.reused_pid = true);
+/// Marks the processes that may be others than those that the driver lists, and returns the listed pids.
+pub(super) fn mark(before: Option<&Listed>, now: &mut wire::Snapshot) -> Listed {
+    let mut listed = before.cloned().unwrap_or_default();
+    let identified: HashMap<u32, (Candidate, bool)> = now.processes.iter().filter_map(identify).collect();
+    let process = |pid: u32| identified.get(&pid).map(|(process, _)| process.clone());
+    // A process may start during the sample.
+    let at = Duration::from_millis(now.boot_ms.saturating_add(now.interval_ms));
+    let mut reused: HashSet<u32> = HashSet::new();
+    for gpu in now.gpus.iter().filter(|gpu| gpu.fault.is_none() && gpu.listed.is_some()) {
+        let before = listed.remove(name(gpu)).unwrap_or_default();
+        // Of a list that is not whole, further pids may be listed.
+        let is_whole = gpu.listed == Some(gpu.holders.len() as u64);
+        let kept = if is_whole { BTreeSet::new() } else { before.pids() };
+        let pids = gpu.holders.iter().map(|holder| holder.pid);
+        let mut next = before.next((&gpu.index, pids.clone().chain(kept)), at, process);
+        for pid in pids {
+            let Some((process, is_marked)) = identified.get(&pid) else { continue };
+            if next.may_be_another(process) {
+                reused.insert(pid);
+            } else if *is_marked && before.is_unseen(pid) {
+                next.set_exited(pid);
             }
         }
-        let answered = now.sources.get("nvml").is_some_and(|nvml| nvml.up);
-        let is_whole = answered && now.gpus.iter().all(leases::lists_holders);
-        let is_lost = |(pid, ticks): &Key| now.lost.iter().any(|gpu| gpu.may_be_held_by(*pid, Some(*ticks)));
-        marked
-            .retain(|key| !is_whole || listed.contains(key) || unidentified.contains(&key.0) || is_lost(key));
-        let lists = |gpu: &LostGpu, pid| {
-            gpu.last.as_ref().is_none_or(|last| last.holders.iter().any(|(other, _)| *other == pid))
-        };
-        earlier.retain(|pid, _| {
-            !is_whole || unidentified.contains(pid) || now.lost.iter().any(|gpu| lists(gpu, *pid))
-        });
-        Self { marked, earlier }
+        if !next.pids().is_empty() {
+            listed.insert(name(gpu).to_owned(), next);
+        }
     }
+    ListedPids::forget_removed(&mut listed, |parent, instance| {
+        now.gpus.iter().any(|gpu| gpu.index == parent && gpu.instances.is_some())
+            && !now.gpus.iter().any(|gpu| name(gpu) == instance)
+    });
+    for process in now.processes.iter_mut().filter(|process| reused.contains(&process.pid)) {
+        process.facts.iter_mut().for_each(|facts| facts.reused_pid = true);
+    }
+    listed
 }
 
-fn author(process: &wire::Process) -> Option<Author> {
-    let facts = process.facts.as_ref()?;
-    let confinement = Some(facts.place.confinement()).filter(|path| !path.is_empty())?;
-    Some((facts.uid?, confinement.to_owned()))
+/// Returns a process that was identified, by its pid, and whether the exporter has marked it.
+fn identify(process: &wire::Process) -> Option<(u32, (Candidate, bool))> {
+    let (facts, start_ticks) = (process.facts.as_ref()?, process.start_ticks?);
+    let key = ProcessKey { pid: process.pid, start_ticks };
+    Some((process.pid, (Candidate::new(key, facts.uid, &facts.place), facts.reused_pid)))
+}
+
+fn name(gpu: &wire::Gpu) -> &str {
+    gpu.uuid.as_deref().unwrap_or(&gpu.index)
 }
 
 #[cfg(test)]
@@ -98,91 +64,108 @@ mod tests {
     use bailiff_snapshot::{Place, State};
     use snapshot_fixtures::stream as fixtures;
 
+    use super::super::View;
     use super::*;
 
     /// What the driver says of the pid.
-    #[derive(Clone, Copy)]
-    enum Listed {
-        No,
+    #[derive(Debug, Clone, Copy)]
+    enum Says {
+        Unlisted,
         /// There is no list.
-        Silent,
-        /// The GPU is lost.
-        Lost,
-        Unidentified,
-        /// A process with this uid and start tick, and whether its pid was reused.
+        Nothing,
+        /// The GPU is missing.
+        Missing,
+        /// It could not be read.
+        Unread,
+        /// A process with this uid and start tick, and whether the exporter has marked it.
         Process(u32, u64, bool),
     }
-    use Listed::{Lost, No, Process, Silent, Unidentified};
+    use Says::{Missing, Nothing, Process, Unlisted, Unread};
 
-    fn snapshot((at, began_ms): (u64, u64), listed: Listed) -> wire::Snapshot {
-        let process = |uid, start_ticks, reused_pid| {
-            let place = Place { cgroup: "/user.slice/user-1000.slice".into(), ..Place::default() };
-            let facts =
-                wire::Facts { reused_pid, uid: Some(uid), place: place.into(), ..fixtures::facts("python3") };
-            fixtures::process(41, start_ticks, facts)
-        };
-        let processes = match listed {
-            No | Silent | Lost => Vec::new(),
-            Unidentified => vec![fixtures::unconfirmed(41, at, State::Unknown)],
-            Process(uid, start_ticks, reused_pid) => vec![process(uid, start_ticks, reused_pid)],
+    fn snapshot(at: u64, says: Says) -> wire::Snapshot {
+        let processes = match says {
+            Unlisted | Nothing | Missing => Vec::new(),
+            Unread => vec![fixtures::unconfirmed(41, at, State::Unknown)],
+            Process(uid, start_ticks, reused_pid) => {
+                let place = Place { cgroup: "/user.slice/user-1000.slice".into(), ..Place::default() };
+                let facts = wire::Facts {
+                    reused_pid,
+                    uid: Some(uid),
+                    place: place.into(),
+                    ..fixtures::facts("python3")
+                };
+                vec![fixtures::process(41, start_ticks, facts)]
+            }
         };
         let holders: Vec<_> =
             processes.iter().map(|process| fixtures::holder(process.pid, None, None)).collect();
-        let gpus = match listed {
-            Lost => Vec::new(),
-            Silent => vec![wire::Gpu { listed: None, ..fixtures::gpu("0", holders) }],
-            _ => vec![fixtures::gpu("0", holders)],
-        };
-        let lost = LostGpu {
-            index: "0".into(),
-            uuid: Some("GPU-0".into()),
-            parent_uuid: None,
-            since_ms: None,
-            last: None,
-        };
-        let lost = if matches!(listed, Lost) { vec![lost] } else { Vec::new() };
-        wire::Snapshot { began_ms, lost, ..fixtures::snapshot(at, gpus, processes) }
+        let mut gpus = vec![fixtures::gpu("0", holders)];
+        match says {
+            Missing => gpus.clear(),
+            Nothing => gpus[0].listed = None,
+            _ => {}
+        }
+        fixtures::snapshot(at, gpus, processes)
     }
 
-    /// Returns whether the process is marked in the last of these snapshots; in the first, another exporter reported.
-    fn is_marked(first: Listed, later: &[Listed]) -> bool {
-        let later = later.iter().zip(10..).map(|(listed, at)| snapshot((at, 2), *listed));
-        let all = std::iter::once(snapshot((9, 1), first)).chain(later);
+    /// Returns whether the process is marked in the last of these snapshots.
+    fn is_marked(says: &[Says]) -> bool {
+        let all = says.iter().zip(1..).map(|(says, at)| snapshot(at, *says));
         let view = all.fold(None, |view, next| Some(View::between(view.as_ref(), next)));
         let facts = view.expect("a view").snapshot.processes.into_iter().find_map(|process| process.facts);
         facts.is_some_and(|facts| facts.reused_pid)
     }
 
+    /// An exporter that is restarted marks none of these.
     #[test]
     fn reused_pid_is_remembered_when_the_exporter_is_restarted() {
-        let (marked, now) = (Process(4001, 7, true), Process(4001, 7, false));
-        for (first, later, expected) in [
-            (marked, vec![now], true),
-            (marked, vec![Silent, now], true),
-            (marked, vec![now, Silent, now], true),
-            (marked, vec![now, Unidentified, now], true),
-            (marked, vec![now, Lost, now], true),
-            (marked, vec![now, No, now], false),
-            // Its pid was reused while no exporter was running.
-            (Process(4002, 5, false), vec![now], true),
-            (Process(4002, 5, false), vec![Silent, now], true),
-            (Process(4002, 5, false), vec![Lost, now], true),
-            (Unidentified, vec![now], true),
-            (Process(4001, 5, false), vec![now], false),
-            (Process(4002, 5, false), vec![No, now], false),
-            (No, vec![now], false),
-        ] {
-            assert_eq!(is_marked(first, &later), expected, "{}", later.len());
+        let (a, b, c) = (Process(4002, 5, false), Process(4001, 7, false), Process(4001, 9, false));
+        let marked = Process(4001, 7, true);
+        let cases: [(&[Says], bool); 15] = [
+            (&[a, b], true),
+            (&[a, b, b], true),
+            (&[a, b, c], true),
+            (&[a, Nothing, b], true),
+            (&[a, Missing, Missing, b], true),
+            (&[a, Unread, b], true),
+            (&[a, b, Unread, b], true),
+            (&[marked, b], true),
+            (&[marked, Nothing, b], true),
+            (&[marked, b, c], true),
+            (&[marked, c], true),
+            (&[a, Unlisted, b], false),
+            (&[marked, Unlisted, b], false),
+            (&[b, c], false),
+            // Since when the pid was listed is known.
+            (&[Unread, b], false),
+        ];
+        for (says, expected) in cases {
+            assert_eq!(is_marked(says), expected, "{says:?}");
         }
     }
 
     #[test]
-    fn the_same_exporter_knows_which_process_is_listed() {
-        let first = View::between(None, snapshot((9, 1), Process(4002, 5, true)));
-        for process in [Process(4002, 5, false), Process(4001, 7, false)] {
-            let next = View::between(Some(&first), snapshot((10, 1), process));
-            let facts = next.snapshot.processes[0].facts.as_ref();
-            assert!(facts.is_some_and(|facts| !facts.reused_pid));
-        }
+    fn pid_is_remembered_for_its_gpu() {
+        let two = |at, first, second: Option<Says>| {
+            let mut all = snapshot(at, first);
+            let of_second = second.map(|says| snapshot(at, says));
+            let holders = of_second.iter().flat_map(|it| it.gpus[0].holders.clone()).collect();
+            if let Some(second) = of_second {
+                all.processes = second.processes;
+            }
+            all.gpus.push(fixtures::gpu("1", holders));
+            all
+        };
+        let (a, b) = (Process(4002, 5, false), Process(4001, 7, false));
+        let marked = |snapshots: Vec<wire::Snapshot>| {
+            let view =
+                snapshots.into_iter().fold(None, |view, next| Some(View::between(view.as_ref(), next)));
+            let processes = view.expect("a view").snapshot.processes;
+            processes.iter().filter_map(|process| process.facts.as_ref()).any(|facts| facts.reused_pid)
+        };
+        // The first GPU has no list, while the second lists the later process.
+        assert!(marked(vec![snapshot(1, a), two(2, Nothing, Some(b)), two(3, b, Some(b))]));
+        // Only the first GPU listed the earlier process.
+        assert!(!marked(vec![snapshot(1, a), two(2, Unlisted, Some(b)), two(3, Unlisted, Some(b))]));
     }
 }
