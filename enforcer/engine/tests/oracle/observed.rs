@@ -373,6 +373,7 @@ impl ObservedTarget<'_> {
                     (&facts.comm, facts.exe.as_deref()),
                     (contained(process), facts.uid),
                 ) || root(facts.uid, contained(process))
+                    || facts.reused_pid
             }
         };
         let all_contained = self.processes.iter().all(contained);
