@@ -224,7 +224,7 @@ impl Process {
     pub fn check_leader(&self) -> Result<(), ReadError> {
         // If the process has exited, the next read shows that.
         let text = unless_gone(self.bytes("status"))?.unwrap_or_default();
-        let is_thread = Status::new(&text).process().is_some_and(|pid| pid != self.pid);
+        let is_thread = Status::new(&text).tgid().is_some_and(|pid| pid != self.pid);
         if is_thread { Err(ReadError::Gone) } else { Ok(()) }
     }
 

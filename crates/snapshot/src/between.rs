@@ -49,11 +49,7 @@ impl Snapshot {
         let mut join = Join::new(previous, &mut sample);
         join.instances = instances::of(previous, (&sample.gpus, &join.seen), sample.namespace);
         let mut gpus: Vec<Gpu> = sample.gpus.into_iter().map(|gpu| join.gpu(gpu)).collect();
-        ListedPids::forget_removed(&mut join.listed_pids, |parent, id| {
-            let lists = |gpu: &Gpu| gpu.instances.is_some() || gpu.telemetry.mig_enabled == Some(false);
-            gpus.iter().any(|gpu| gpu.about.index == parent && lists(gpu))
-                && !gpus.iter().any(|gpu| name(&gpu.about) == id)
-        });
+        ListedPids::forget_removed(&mut join.listed_pids, |parent, id| is_removed(&gpus, parent, id));
         let kernel_log = join.kernel_log(sample.kernel_log.as_ref(), &mut gpus);
         let input = users::UserInput { at: sample.at, gpus: &gpus, processes: &join.processes };
         let users = users::totals(previous, &input);
@@ -302,7 +298,7 @@ impl Join<'_> {
         let pids = before.next(pids, at, process);
         let may_be_another = |entry: &&Entry| process(entry.pid).is_some_and(|it| pids.may_be_another(&it));
         let (reused, named) = named.into_iter().partition(may_be_another);
-        if !pids.pids().is_empty() {
+        if !pids.is_empty() {
             self.listed_pids.insert(name(about).to_owned(), pids);
         }
         SortedEntries { unnamed, reused, named }
@@ -384,6 +380,13 @@ impl Join<'_> {
         quotas::join(&mut quotas, self.previous, &quotas::QuotaInput { gpus, processes: &self.processes });
         Some(quotas)
     }
+}
+
+/// Returns whether a GPU has no longer this MIG instance; false if not all of its instances are known.
+fn is_removed(gpus: &[Gpu], parent: &str, instance: &str) -> bool {
+    let lists = |gpu: &Gpu| gpu.instances.is_some() || gpu.telemetry.mig_enabled == Some(false);
+    gpus.iter().any(|gpu| gpu.about.index == parent && lists(gpu))
+        && !gpus.iter().any(|gpu| name(&gpu.about) == instance)
 }
 
 /// Returns the UUID of a GPU, or its index without one.

@@ -82,6 +82,11 @@ impl ListedPids {
         self.pids.keys().copied().collect()
     }
 
+    /// Returns whether no pid is listed.
+    pub fn is_empty(&self) -> bool {
+        self.pids.is_empty()
+    }
+
     /// Returns whether no process with this pid was seen yet.
     pub fn is_unseen(&self, pid: u32) -> bool {
         self.pids.get(&pid).is_none_or(|listed| listed.process == Listed::Unseen)

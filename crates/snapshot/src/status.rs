@@ -23,7 +23,7 @@ impl<'a> Status<'a> {
     }
 
     /// Returns the pid of the process to which the thread belongs (`Tgid`).
-    pub fn process(self) -> Option<u32> {
+    pub fn tgid(self) -> Option<u32> {
         self.numbers("Tgid:")?.first().copied()
     }
 

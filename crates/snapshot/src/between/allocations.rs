@@ -108,9 +108,9 @@ impl Join<'_> {
         let mut known = Vec::new();
         for holder in &gpu.holders {
             let facts = self.now.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
+            // With a reused pid, the driver may mean a process of the job that has exited.
+            let facts = facts.filter(|_| !holder.reused_pid);
             match facts.map_or(Truth::Unknown, |facts| record.owns(&facts.place, facts.uid)) {
-                // The driver may mean a process of the job that has exited.
-                _ if holder.reused_pid => return Processes::Unknown,
                 Truth::False => {}
                 Truth::True => known.push(holder),
                 Truth::Unknown => return Processes::Unknown,

@@ -34,7 +34,7 @@ pub(super) fn mark(before: Option<&Listed>, now: &mut wire::Snapshot) -> Listed 
                 next.set_exited(pid);
             }
         }
-        if !next.pids().is_empty() {
+        if !next.is_empty() {
             listed.insert(name(gpu).to_owned(), next);
         }
     }

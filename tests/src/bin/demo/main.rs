@@ -101,6 +101,16 @@ fn watch_real_gpus(stream: &Path) {
     print_numbers(&exporter, &USE);
 }
 
+/// Returns a scenario in which both use the first GPU.
+fn first_gpu(trainer: &Holder, server: &Holder) -> String {
+    format!(
+        "sampling_period: 100ms\ngpus:\n  - processes:\n      - {{pid: {}, used: 96GiB, sm: 93, memory: 40}}\n      \
+         - {{pid: {}, used: 18GiB, sm: 12}}\n",
+        trainer.pid(),
+        server.pid()
+    )
+}
+
 /// Explains when a process counts as idle.
 const IDLE: &str = "\
 The notebook stops computing, and keeps its 40 GiB. The driver no longer reports its utilization, which
@@ -113,12 +123,7 @@ fn run_demo(directory: &Path, stays: bool) {
     let mut notebook = Holder::start("notebook", &device);
     let server = Holder::start("inference", &device);
     let pid = notebook.pid();
-    let working = format!(
-        "sampling_period: 100ms\ngpus:\n  - processes:\n      - {{pid: {}, used: 96GiB, sm: 93, memory: 40}}\n      \
-         - {{pid: {}, used: 18GiB, sm: 12}}\n",
-        trainer.pid(),
-        server.pid()
-    );
+    let working = first_gpu(&trainer, &server);
     let computing = |notebook_use: &str| {
         format!("{working}  - processes:\n      - {{pid: {pid}, used: 40GiB{notebook_use}}}\n")
     };
