@@ -293,7 +293,8 @@ impl Join<'_> {
         let (unnamed, named): (Vec<_>, Vec<_>) =
             entries.iter().partition(|entry| entry.pid == 0 || !self.namespace.attributes());
         let before = self.listed_pids.remove(name(about)).unwrap_or_default();
-        let pids = (about.index.as_str(), named.iter().map(|entry| entry.pid));
+        let parent = about.mig.as_ref().and_then(|mig| mig.parent.as_ref()).map(|id| id.0.as_str());
+        let pids = (parent, named.iter().map(|entry| entry.pid));
         let process = |pid: u32| self.facts(pid).map(|it| Candidate::new(it.key, it.uid, &it.place));
         let pids = before.next(pids, at, process);
         let may_be_another = |entry: &&Entry| process(entry.pid).is_some_and(|it| pids.may_be_another(&it));
@@ -385,7 +386,7 @@ impl Join<'_> {
 /// Returns whether a GPU has no longer this MIG instance; false if not all of its instances are known.
 fn is_removed(gpus: &[Gpu], parent: &str, instance: &str) -> bool {
     let lists = |gpu: &Gpu| gpu.instances.is_some() || gpu.telemetry.mig_enabled == Some(false);
-    gpus.iter().any(|gpu| gpu.about.index == parent && lists(gpu))
+    gpus.iter().any(|gpu| name(&gpu.about) == parent && lists(gpu))
         && !gpus.iter().any(|gpu| name(&gpu.about) == instance)
 }
 

@@ -1,7 +1,7 @@
 //! Which process the driver means with each pid that it lists on a GPU. It goes on listing a process that has exited while another
 //! process has its device files open (docs/hardware.md, row `forked`), so another process can get the pid meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ enum Listed {
 /// The pids in the driver's list of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListedPids {
-    /// Index of the GPU or MIG instance.
-    pub index: String,
+    /// UUID of the GPU that contains the MIG instance.
+    parent: Option<String>,
     pids: BTreeMap<u32, ListedPid>,
 }
 
@@ -59,7 +59,7 @@ impl ListedPids {
     #[must_use]
     pub fn next(
         &self,
-        (index, pids): (&str, impl Iterator<Item = u32>),
+        (parent, pids): (Option<&str>, impl Iterator<Item = u32>),
         at: Duration,
         process: impl Fn(u32) -> Option<Candidate>,
     ) -> Self {
@@ -74,12 +74,7 @@ impl ListedPids {
             }
             (pid, listed)
         };
-        Self { index: index.to_owned(), pids: pids.map(next).collect() }
-    }
-
-    /// Returns all pids.
-    pub fn pids(&self) -> BTreeSet<u32> {
-        self.pids.keys().copied().collect()
+        Self { parent: parent.map(str::to_owned), pids: pids.map(next).collect() }
     }
 
     /// Returns whether no pid is listed.
@@ -104,12 +99,10 @@ impl ListedPids {
         self.pids.get(&process.key.pid).is_some_and(|listed| listed.may_be_another(process))
     }
 
-    /// Forgets MIG instances that were removed, which is possible only without processes. `is_removed` is given the index of the
+    /// Forgets MIG instances that were removed, which is possible only without processes. `is_removed` is given the UUID of the
     /// instance's GPU, and the instance's name.
     pub fn forget_removed(all: &mut BTreeMap<String, Self>, is_removed: impl Fn(&str, &str) -> bool) {
-        all.retain(|name, listed| {
-            !listed.index.split_once(':').is_some_and(|(parent, _)| is_removed(parent, name))
-        });
+        all.retain(|name, listed| !listed.parent.as_ref().is_some_and(|parent| is_removed(parent, name)));
     }
 }
 

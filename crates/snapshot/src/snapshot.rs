@@ -111,7 +111,8 @@ pub struct Gpu {
 impl Snapshot {
     /// Returns how a holder is stuck; `None` if it is not stuck or that is unknown.
     pub fn stuck(&self, holder: &Holder) -> Option<Stuck> {
-        Stuck::of(self.processes.get(&holder.process)?)
+        // With a reused pid, the driver may mean another process.
+        Stuck::of(self.processes.get(&holder.process).filter(|_| !holder.reused_pid)?)
     }
 
     /// Returns the energy of a GPU by part; `None` if no increase of its counter was observed.
@@ -132,6 +133,11 @@ impl Gpu {
     /// Returns whether MIG mode is on, or this is a MIG instance.
     pub fn mig(&self) -> bool {
         self.about.mig.is_some() || self.telemetry.mig_enabled == Some(true)
+    }
+
+    /// Returns whether the driver may mean an exited process with a pid that it lists, because another one has that pid.
+    pub fn has_reused_pid(&self) -> bool {
+        self.holders.iter().any(|holder| holder.reused_pid)
     }
 
     /// Returns whether the driver listed the GPU's processes, in one list or by MIG instance.

@@ -36,7 +36,7 @@ pub fn unlisted<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<Vec<&'a DeviceP
     };
     let instances: Vec<&Gpu> = snapshot.gpus.iter().filter(|other| is_part(other)).collect();
     let lists = if gpu.instances.is_some() { instances } else { vec![gpu] };
-    if lists.iter().any(|list| list.listed.is_none()) {
+    if lists.iter().any(|list| list.listed.is_none() || list.has_reused_pid()) {
         return None;
     }
     let holders = lists.iter().flat_map(|list| &list.holders).chain(&gpu.holders);

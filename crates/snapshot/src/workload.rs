@@ -1,7 +1,7 @@
 //! Workload of a process: its Slurm job, else its container, pod, systemd unit or process tree. Processes are
 //! read through a function of the pid, so that callers provide their own access to `/proc`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -307,30 +307,50 @@ pub fn descends(
 }
 
 /// Returns the start time of the nearest ancestor that was read, as that of each of these processes, which were not: a
-/// process does not start before its parent. With each of them, returns its distance from that ancestor. `parent` returns
-/// the parent of a process that was not read.
+/// process does not start before its parent. `parent` returns the parent of a process that was not read.
 pub fn starts_of_ancestors(
     pids: impl ExactSizeIterator<Item = u32>,
     parent: impl Fn(u32) -> Option<u32>,
     start: impl Fn(u32) -> Option<u64>,
-) -> HashMap<u32, (u64, u32)> {
+) -> HashMap<u32, u64> {
     let most = pids.len();
-    let mut starts: HashMap<u32, (u64, u32)> = HashMap::with_capacity(most);
+    let mut starts: HashMap<u32, u64> = HashMap::with_capacity(most);
     for pid in pids {
         let (mut line, mut next) = (Vec::new(), Some(pid));
         // With a reused pid, processes may seem to descend from each other.
         let found = loop {
-            let Some(at) = next.filter(|_| line.len() <= most) else { break (0, 0) };
-            if let Some(found) = starts.get(&at).copied().or_else(|| Some((start(at)?, 0))) {
+            let Some(at) = next.filter(|_| line.len() <= most) else { break 0 };
+            if let Some(found) = starts.get(&at).copied().or_else(|| start(at)) {
                 break found;
             }
             line.push(at);
             next = parent(at);
         };
-        let (start, depth) = found;
-        starts.extend(line.into_iter().rev().zip(depth + 1..).map(|(pid, depth)| (pid, (start, depth))));
+        starts.extend(line.into_iter().map(|pid| (pid, found)));
     }
     starts
+}
+
+/// Returns the pids of all processes, oldest process first, and parents before their children, so that what was found for a
+/// parent is reused: users can nest processes deeply, also in one clock tick, in which a parent can have the higher pid.
+pub fn oldest_first<'a>(
+    all: impl Iterator<Item = &'a Node>,
+    node: impl Fn(u32) -> Option<&'a Node>,
+) -> Vec<u32> {
+    let mut keys: Vec<ProcessKey> = all.map(|node| node.key).collect();
+    keys.sort_unstable_by_key(|key| (key.start_ticks, key.pid));
+    let mut order = Vec::with_capacity(keys.len());
+    let mut known = HashSet::with_capacity(keys.len());
+    for ProcessKey { pid, start_ticks } in keys {
+        let (mut line, mut next) = (Vec::new(), pid);
+        let is_due = |node: &&Node| node.key.start_ticks == start_ticks;
+        while let Some(node) = node(next).filter(is_due).filter(|_| known.insert(next)) {
+            line.push(next);
+            next = node.ppid;
+        }
+        order.extend(line.into_iter().rev());
+    }
+    order
 }
 
 /// Walk from a process to its ancestors.
@@ -361,8 +381,6 @@ impl<L: FnMut(u32) -> Lookup> Climb<L> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{HashMap, HashSet};
-
     use super::*;
     use crate::State;
     use crate::text_limit::LONGEST_PATH;
@@ -621,15 +639,35 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_were_not_read_start_with_their_ancestor_and_after_their_parents() {
+    fn processes_that_were_not_read_start_with_their_ancestor() {
         let parents = HashMap::from([(30, 7), (20, 30), (40, 20), (50, 51), (51, 50), (60, 3)]);
         let starts = starts_of_ancestors(
             [20, 30, 40, 50, 51, 60].into_iter(),
             |pid| parents.get(&pid).copied(),
             |pid| (pid == 7).then_some(100),
         );
-        assert_eq!([30, 20, 40].map(|pid| starts[&pid]), [(100, 1), (100, 2), (100, 3)]);
-        assert_eq!([50, 51, 60].map(|pid| starts[&pid].0), [0, 0, 0], "no ancestor was read");
+        assert_eq!([30, 20, 40].map(|pid| starts[&pid]), [100, 100, 100]);
+        assert_eq!([50, 51, 60].map(|pid| starts[&pid]), [0, 0, 0], "no ancestor was read");
+    }
+
+    /// Pids fell to the lowest within the tick, so that each process has a lower pid than its parent.
+    #[test]
+    fn processes_that_were_nested_in_a_tick_have_a_known_workload() {
+        let mut machine = table((100..5_000).map(|pid| {
+            let key = ProcessKey { pid, start_ticks: 7 };
+            Node { key, ..node(pid, if pid == 4_999 { 1 } else { pid + 1 }, 4_999, "python3") }
+        }));
+        let mut asked = 0;
+        for pid in oldest_first(machine.values(), |pid| machine.get(&pid)) {
+            let counted = |pid| {
+                asked += 1;
+                lookup(&machine)(pid)
+            };
+            let found = workload(&machine[&pid], counted);
+            assert_eq!(found, Some(Workload::Tree(ProcessKey { pid: 4_999, start_ticks: 7 })), "{pid}");
+            machine.get_mut(&pid).expect("it is there").set_workload(found.as_ref());
+        }
+        assert!(asked < 5_000, "the root of each parent is known");
     }
 
     /// Results are the same if the roots of older processes are already known.
@@ -698,6 +736,25 @@ mod tests {
                     prop_assert!(machine[&root.pid].session == node.session);
                 }
                 let _ = descends(node, is(41), lookup(&machine));
+            }
+        }
+
+        #[test]
+        fn parents_come_before_their_children(nodes in prop::collection::vec(any_node(), 1..60)) {
+            let machine = table(nodes);
+            let order = oldest_first(machine.values(), |pid| machine.get(&pid));
+            prop_assert_eq!(order.len(), machine.len());
+            let starts = order.iter().map(|pid| machine[pid].key.start_ticks);
+            prop_assert!(starts.is_sorted());
+            let mut before = HashSet::new();
+            for pid in order {
+                let parent = |pid: u32| machine.get(&machine[&pid].ppid).map(|parent| parent.key);
+                let start = machine[&pid].key.start_ticks;
+                let mut line = std::iter::successors(Some(pid), |pid| parent(*pid).filter(|it| it.start_ticks == start).map(|it| it.pid));
+                let is_loop = line.nth(machine.len()).is_some();
+                let same_tick = parent(pid).filter(|parent| parent.start_ticks == start);
+                prop_assert!(is_loop || same_tick.is_none_or(|parent| before.contains(&parent.pid)));
+                before.insert(pid);
             }
         }
 

@@ -253,7 +253,7 @@ fn process_that_started_after_the_list_is_not_the_listed_one() {
 fn reused_pid_is_remembered_while_its_gpu_or_instance_is_missing() {
     let whole = || gpu(0, vec![]).about;
     let part = |uuid: &str, mig| About { id: Some(GpuId(uuid.into())), index: "0:0".into(), mig, ..whole() };
-    let mig = MigIds { parent: None, gpu_instance: Some(1), compute_instance: Some(0) };
+    let mig = MigIds { parent: whole().id, gpu_instance: Some(1), compute_instance: Some(0) };
     let instance = || part("MIG-1", Some(mig.clone()));
     let of_gpu =
         |n, about, seen| sample(n, vec![GpuSample { about, ..gpu(n, vec![entry(PID, Some(GIB))]) }], [seen]);
@@ -261,6 +261,11 @@ fn reused_pid_is_remembered_while_its_gpu_or_instance_is_missing() {
         let healthy = GpuSample { entries: None, instances, ..gpu(n, vec![]) };
         let parent = if fault { GpuSample::faulty(whole(), Fault::Lost) } else { healthy };
         sample(n, vec![parent], [])
+    };
+    // Without the missing one, the next GPU has its index.
+    let next = || {
+        let about = About { id: Some(GpuId("GPU-2".into())), ..whole() };
+        sample(3, vec![GpuSample { about, entries: None, instances: Some(0), ..gpu(3, vec![]) }], [])
     };
     let unknown = || [vec![(PID, None)]];
     for (about, missing) in [(whole as fn() -> About, sample(3, vec![], [])), (whole, parent(3, true, None))]
@@ -273,6 +278,7 @@ fn reused_pid_is_remembered_while_its_gpu_or_instance_is_missing() {
         (sample(3, vec![], []), None),
         (parent(3, true, None), None),
         (parent(3, false, None), None),
+        (next(), None),
         // It was removed, which is possible only without processes.
         (parent(3, false, Some(0)), Some(GIB)),
     ] {

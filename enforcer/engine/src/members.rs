@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::slurm::{JobRecord, is_slurmstepd};
-use bailiff_snapshot::workload::{self, Home, Lookup, Node};
+use bailiff_snapshot::workload::{self, Home, Lookup, Node, oldest_first};
 
 use crate::Kind;
 use crate::process::{ProcessInfo, Table};
@@ -120,11 +120,8 @@ fn of_workload<'a>(table: &'a Table, name: &str) -> Vec<&'a ProcessInfo> {
             node.key.start_ticks = start;
         }
     }
-    let mut order: Vec<ProcessKey> = nodes.values().map(|node| node.key).collect();
-    order.sort_unstable_by_key(|key| (key.start_ticks, key.pid));
     let mut found = Vec::new();
-    // The oldest first, so that the root of a parent is reused: users can nest processes deeply.
-    for ProcessKey { pid, .. } in order {
+    for pid in oldest_first(nodes.values(), |pid| nodes.get(&pid)) {
         let lookup = |pid: u32| nodes.get(&pid).cloned().map_or(Lookup::Gone, Lookup::There);
         let workload = nodes.get(&pid).and_then(|node| workload::workload(node, lookup));
         if let Some(node) = nodes.get_mut(&pid) {

@@ -79,7 +79,7 @@ impl Table {
         let start = |pid: u32| self.people.get(&pid).map(|person| person.stat.key.start_ticks);
         let starts = starts_of_ancestors(pids.iter().copied(), parent, start);
         for (pid, person) in &mut unread {
-            person.stat.key.start_ticks = starts.get(pid).map(|(start, _)| *start).unwrap_or_default();
+            person.stat.key.start_ticks = starts.get(pid).copied().unwrap_or_default();
         }
         self.people.append(&mut unread);
         Self { unread: pids, ..Self::sorted(self.people) }

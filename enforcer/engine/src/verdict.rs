@@ -297,7 +297,7 @@ pub enum Outcome {
     GoneNotReleased = "gone_not_released",
     /// SIGKILL did not end it in time (`--verify`).
     Unkillable = "unkillable",
-    /// The process exited. Other processes changed meanwhile, so it is unknown whose memory was released.
+    /// The process exited. Other processes changed, or may hold memory that rose, so it is unknown whose memory was released.
     Undetermined = "undetermined",
     /// The pid belongs to another process now, or the process has changed since the evaluation; nothing was
     /// done.

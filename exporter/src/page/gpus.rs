@@ -209,7 +209,7 @@ fn parts(gpu: &Gpu) -> Vec<(&'static str, Number)> {
 fn stuck(snapshot: &Snapshot, gpu: &Gpu) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     let stuck: Vec<Stuck> = gpu.holders.iter().filter_map(|holder| snapshot.stuck(holder)).collect();
     let is_seen = |holder: &Holder| {
-        let process = snapshot.processes.get(&holder.process);
+        let process = snapshot.processes.get(&holder.process).filter(|_| !holder.reused_pid);
         process.is_some_and(|process| {
             !matches!(process.state, State::Unknown | State::Hidden) && !Stuck::may_be(process)
         })

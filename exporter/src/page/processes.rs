@@ -95,7 +95,8 @@ fn info(labels: Labels, facts: Option<&Facts>) -> Labels {
 
 fn write_holders(holders: &[(Labels, &Holder)], page: &mut Writer<'_>) {
     page.rows_as((&metrics::CONTEXT_INFO, "context"), holders, |holder| {
-        Some(holder.kinds.letters()).filter(|letters| !letters.is_empty()).map(|letters| (letters, PRESENT))
+        let letters = Some(holder.kinds.letters()).filter(|_| !holder.reused_pid);
+        letters.filter(|letters| !letters.is_empty()).map(|letters| (letters, PRESENT))
     });
     page.columns(&MEMORY, holders);
     page.rows_as((&metrics::PROCESS_UTILIZATION, "engine"), holders, |holder| {

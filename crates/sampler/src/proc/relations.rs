@@ -10,7 +10,7 @@ use std::time::Duration;
 use bailiff_proc::clock::Deadline;
 use bailiff_proc::{Proc, ReadError, StatusReads};
 use bailiff_snapshot::stat::Stat;
-use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, workload};
+use bailiff_snapshot::workload::{Lookup, Node, Workload, descends, oldest_first, workload};
 use bailiff_snapshot::{Gap, Gaps, Place, ProcessKey, Relative, Seen, State, Truth, is_criu};
 
 use super::orphan::{Member, OrphanTable};
@@ -55,8 +55,8 @@ pub(crate) struct Relations {
     listed: Vec<(u32, u64)>,
     /// A place in each pod with processes that are not holders, by UID of the pod.
     pods: HashMap<String, Arc<Place>>,
-    /// Start times, depths and pids, oldest process first, and parents before their children.
-    order: Vec<(u64, u32, u32)>,
+    /// All pids, oldest process first, and parents before their children.
+    order: Vec<u32>,
     ticks_per_second: f64,
     claims: Claims,
     commands: Commands,
@@ -78,8 +78,6 @@ struct Entry {
     is_holder: bool,
     /// Whether its parent is known.
     has_parent: bool,
-    /// Number of ancestors that were not read in time, if the process was not, either.
-    depth: u32,
     workload: Option<Workload>,
     /// Whether the process descends from a holder; `None` if that was not yet determined.
     below: Option<Truth>,
@@ -87,7 +85,7 @@ struct Entry {
 
 impl Entry {
     fn new(node: Node, member: Member, is_holder: bool) -> Self {
-        Self { node, member, is_holder, has_parent: true, depth: 0, workload: None, below: None }
+        Self { node, member, is_holder, has_parent: true, workload: None, below: None }
     }
 
     /// Returns whether the process is a holder or descends from one, as far as that was determined.
@@ -267,15 +265,11 @@ impl Relations {
         unread
     }
 
-    /// Finds all workloads, oldest process first, so that the result of a parent is reused.
+    /// Finds all workloads.
     fn find_workloads(&mut self, unread: &HashSet<u32>) {
-        self.order.clear();
-        self.order.extend(self.table.values().map(|entry| {
-            let ProcessKey { pid, start_ticks } = entry.node.key;
-            (start_ticks, entry.depth, pid)
-        }));
-        self.order.sort_unstable();
-        for (_, _, pid) in &self.order {
+        let node = |pid| self.table.get(&pid).map(|entry| &entry.node);
+        self.order = oldest_first(self.table.values().map(|entry| &entry.node), node);
+        for pid in &self.order {
             let Some(entry) = self.table.get(pid) else { continue };
             let lookup = |pid| match self.table.get(&pid) {
                 Some(entry) => Lookup::There(entry.node.clone()),

@@ -102,14 +102,13 @@ impl Join<'_> {
     }
 
     fn processes<'a>(&self, record: &JobRecord, gpu: &'a Gpu) -> Processes<'a> {
-        if gpu.fault.is_some() || gpu.listed.is_none() || gpu.mig() || !self.now.namespace.attributes() {
+        let is_known = gpu.fault.is_none() && gpu.listed.is_some() && !gpu.mig() && !gpu.has_reused_pid();
+        if !is_known || !self.now.namespace.attributes() {
             return Processes::Unknown;
         }
         let mut known = Vec::new();
         for holder in &gpu.holders {
             let facts = self.now.processes.get(&holder.process).and_then(|process| process.facts.as_ref());
-            // With a reused pid, the driver may mean a process of the job that has exited.
-            let facts = facts.filter(|_| !holder.reused_pid);
             match facts.map_or(Truth::Unknown, |facts| record.owns(&facts.place, facts.uid)) {
                 Truth::False => {}
                 Truth::True => known.push(holder),
@@ -140,8 +139,8 @@ impl Join<'_> {
     /// Returns the memory that a job holds on GPUs that are not in its record.
     fn unallocated(&self, record: &JobRecord) -> Vec<Unallocated> {
         let Some(allocated) = &record.gpus else { return Vec::new() };
-        let outside =
-            self.now.gpus.iter().filter(|gpu| !gpu.mig() && !allocated.iter().any(|own| is(gpu, own)));
+        let whole = self.now.gpus.iter().filter(|gpu| !gpu.mig() && !gpu.has_reused_pid());
+        let outside = whole.filter(|gpu| !allocated.iter().any(|own| is(gpu, own)));
         let held = |gpu: &Gpu| {
             let own = gpu.holders.iter().filter(|holder| self.is_of(holder.process, record));
             let bytes = own.map(|holder| holder.memory).collect::<Option<Vec<u64>>>()?;
@@ -171,7 +170,7 @@ impl Join<'_> {
     /// Returns the memory of processes outside Slurm; `None` if there are none, or if one may belong to a job, as one may
     /// whose cgroup is unknown.
     fn held_outside_slurm(&self, gpu: &Gpu, jobs: &[JobRecord]) -> Option<u64> {
-        if !self.now.namespace.attributes() {
+        if !self.now.namespace.attributes() || gpu.has_reused_pid() {
             return None;
         }
         let may_use =

@@ -1,11 +1,11 @@
 //! Which processes may be others than those that the driver lists with their pids. The exporter knows that as well, but forgets it
 //! when it is restarted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bailiff_snapshot::listed::{Candidate, ListedPids};
-use bailiff_snapshot::{ProcessKey, wire};
+use bailiff_snapshot::{PidNamespace, ProcessKey, Word, wire};
 use hashbrown::{HashMap, HashSet};
 
 /// Pids that each GPU lists, by UUID, or by index without one. They are kept while a GPU is missing or has no list.
@@ -14,6 +14,10 @@ pub(super) type Listed = BTreeMap<String, ListedPids>;
 /// Marks the processes that may be others than those that the driver lists, and returns the listed pids.
 pub(super) fn mark(before: Option<&Listed>, now: &mut wire::Snapshot) -> Listed {
     let mut listed = before.cloned().unwrap_or_default();
+    if now.pid_namespace != Word::Known(PidNamespace::Host) {
+        // The exporter attributes no pid.
+        return listed;
+    }
     let identified: HashMap<u32, (Candidate, bool)> = now.processes.iter().filter_map(identify).collect();
     let process = |pid: u32| identified.get(&pid).map(|(process, _)| process.clone());
     // A process may start during the sample.
@@ -21,17 +25,15 @@ pub(super) fn mark(before: Option<&Listed>, now: &mut wire::Snapshot) -> Listed 
     let mut reused: HashSet<u32> = HashSet::new();
     for gpu in now.gpus.iter().filter(|gpu| gpu.fault.is_none() && gpu.listed.is_some()) {
         let before = listed.remove(name(gpu)).unwrap_or_default();
-        // Of a list that is not whole, further pids may be listed.
-        let is_whole = gpu.listed == Some(gpu.holders.len() as u64);
-        let kept = if is_whole { BTreeSet::new() } else { before.pids() };
         let pids = gpu.holders.iter().map(|holder| holder.pid);
-        let mut next = before.next((&gpu.index, pids.clone().chain(kept)), at, process);
-        for pid in pids {
-            let Some((process, is_marked)) = identified.get(&pid) else { continue };
+        let mut next = before.next((gpu.parent_uuid.as_deref(), pids), at, process);
+        for holder in &gpu.holders {
+            let Some((process, is_marked)) = identified.get(&holder.pid) else { continue };
             if next.may_be_another(process) {
-                reused.insert(pid);
-            } else if *is_marked && before.is_unseen(pid) {
-                next.set_exited(pid);
+                reused.insert(holder.pid);
+            } else if *is_marked && holder.memory.is_none() && before.is_unseen(holder.pid) {
+                // On other GPUs, the exporter may know the memory of the process.
+                next.set_exited(holder.pid);
             }
         }
         if !next.is_empty() {
@@ -39,7 +41,7 @@ pub(super) fn mark(before: Option<&Listed>, now: &mut wire::Snapshot) -> Listed 
         }
     }
     ListedPids::forget_removed(&mut listed, |parent, instance| {
-        now.gpus.iter().any(|gpu| gpu.index == parent && gpu.instances.is_some())
+        now.gpus.iter().any(|gpu| name(gpu) == parent && gpu.instances.is_some())
             && !now.gpus.iter().any(|gpu| name(gpu) == instance)
     });
     for process in now.processes.iter_mut().filter(|process| reused.contains(&process.pid)) {
@@ -73,6 +75,8 @@ mod tests {
         Unlisted,
         /// There is no list.
         Nothing,
+        /// There is a list, in another PID namespace.
+        Unattributed,
         /// The GPU is missing.
         Missing,
         /// It could not be read.
@@ -80,11 +84,11 @@ mod tests {
         /// A process with this uid and start tick, and whether the exporter has marked it.
         Process(u32, u64, bool),
     }
-    use Says::{Missing, Nothing, Process, Unlisted, Unread};
+    use Says::{Missing, Nothing, Process, Unattributed, Unlisted, Unread};
 
     fn snapshot(at: u64, says: Says) -> wire::Snapshot {
         let processes = match says {
-            Unlisted | Nothing | Missing => Vec::new(),
+            Unlisted | Nothing | Unattributed | Missing => Vec::new(),
             Unread => vec![fixtures::unconfirmed(41, at, State::Unknown)],
             Process(uid, start_ticks, reused_pid) => {
                 let place = Place { cgroup: "/user.slice/user-1000.slice".into(), ..Place::default() };
@@ -105,7 +109,11 @@ mod tests {
             Nothing => gpus[0].listed = None,
             _ => {}
         }
-        fixtures::snapshot(at, gpus, processes)
+        let mut snapshot = fixtures::snapshot(at, gpus, processes);
+        if matches!(says, Unattributed) {
+            snapshot.pid_namespace = PidNamespace::Other.into();
+        }
+        snapshot
     }
 
     /// Returns whether the process is marked in the last of these snapshots.
@@ -121,11 +129,12 @@ mod tests {
     fn reused_pid_is_remembered_when_the_exporter_is_restarted() {
         let (a, b, c) = (Process(4002, 5, false), Process(4001, 7, false), Process(4001, 9, false));
         let marked = Process(4001, 7, true);
-        let cases: [(&[Says], bool); 15] = [
+        let cases: [(&[Says], bool); 16] = [
             (&[a, b], true),
             (&[a, b, b], true),
             (&[a, b, c], true),
             (&[a, Nothing, b], true),
+            (&[a, Unattributed, b], true),
             (&[a, Missing, Missing, b], true),
             (&[a, Unread, b], true),
             (&[a, b, Unread, b], true),
@@ -157,15 +166,19 @@ mod tests {
             all
         };
         let (a, b) = (Process(4002, 5, false), Process(4001, 7, false));
-        let marked = |snapshots: Vec<wire::Snapshot>| {
+        let is_marked = |snapshots: Vec<wire::Snapshot>| {
             let view =
                 snapshots.into_iter().fold(None, |view, next| Some(View::between(view.as_ref(), next)));
             let processes = view.expect("a view").snapshot.processes;
             processes.iter().filter_map(|process| process.facts.as_ref()).any(|facts| facts.reused_pid)
         };
         // The first GPU has no list, while the second lists the later process.
-        assert!(marked(vec![snapshot(1, a), two(2, Nothing, Some(b)), two(3, b, Some(b))]));
+        assert!(is_marked(vec![snapshot(1, a), two(2, Nothing, Some(b)), two(3, b, Some(b))]));
         // Only the first GPU listed the earlier process.
-        assert!(!marked(vec![snapshot(1, a), two(2, Unlisted, Some(b)), two(3, Unlisted, Some(b))]));
+        assert!(!is_marked(vec![snapshot(1, a), two(2, Unlisted, Some(b)), two(3, Unlisted, Some(b))]));
+        // The exporter knows what the later process holds on the second GPU.
+        let mut both = two(1, Process(4001, 7, true), Some(Process(4001, 7, true)));
+        both.gpus[1].holders[0].memory = Some(1 << 30);
+        assert!(!is_marked(vec![both, two(2, Unlisted, Some(b))]));
     }
 }

@@ -31,11 +31,10 @@ impl Relations {
             let Other { mut stat, uid, cgroup } = other;
             self.enter_pod(&cgroup.place);
             self.unread_pods.extend(cgroup.place.pod_uid.clone());
-            let (start_ticks, depth) = starts.get(&pid).copied().unwrap_or_default();
-            stat.key.start_ticks = start_ticks;
+            stat.key.start_ticks = starts.get(&pid).copied().unwrap_or_default();
             let node = Node::new(&stat, uid, cgroup.home.clone());
             let member = Member::new(&stat, cgroup.inside.clone());
-            self.table.insert(pid, Entry { has_parent, depth, ..Entry::new(node, member, is_holder) });
+            self.table.insert(pid, Entry { has_parent, ..Entry::new(node, member, is_holder) });
             self.unread.insert(pid, is_holder);
         }
         Ok(())
@@ -51,15 +50,11 @@ impl Relations {
     /// Returns these processes and those that descend from them.
     pub(super) fn and_below(&self, unclear: HashSet<u32>) -> HashSet<u32> {
         let mut below = unclear;
-        let mut count = 0;
-        // Parents come first, except those that started in the same clock tick.
-        while count != below.len() {
-            count = below.len();
-            for (_, _, pid) in &self.order {
-                let parent = self.table.get(pid).map_or(0, |entry| entry.node.ppid);
-                if below.contains(&parent) {
-                    below.insert(*pid);
-                }
+        // Parents come first.
+        for pid in &self.order {
+            let parent = self.table.get(pid).map_or(0, |entry| entry.node.ppid);
+            if below.contains(&parent) {
+                below.insert(*pid);
             }
         }
         below
