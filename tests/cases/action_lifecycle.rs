@@ -230,10 +230,10 @@ fn sigkill_waits_for_the_audit_log() {
 
 #[test]
 fn sigkill_waiting_for_the_state_is_cancelled_by_pause() {
-    assert_eq!(cell("the state cannot be written", "TERM sent"), "waits");
+    assert_eq!(cell("the state is not on disk", "TERM sent"), "waits");
     let fixture = Fixture::term_sent();
     fs::create_dir(fixture.node.home.state().join("state.json.new")).unwrap();
-    assert_sigkill_waits(&fixture.enforcer, &fixture.tenant, "the state cannot be written");
+    assert_sigkill_waits(&fixture.enforcer, &fixture.tenant, "the state is not on disk");
     pause(&fixture);
     fixture.assert_result("`pause`");
 }

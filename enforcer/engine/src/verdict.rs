@@ -64,7 +64,7 @@ pub enum Hold {
     OtherInterval = "other_interval",
     /// The audit log cannot be written; it is tried again every second.
     Audit = "audit",
-    /// The state (`--state`) cannot be written, so budgets would not survive a restart.
+    /// The state (`--state`) is not on disk, so budgets would not survive a restart.
     State = "state",
     /// `CAP_KILL` is missing, and the target belongs to another user than the enforcer.
     Rights = "rights",
@@ -153,7 +153,7 @@ impl Hold {
             }
             Self::OtherInterval => "the rules file was written for another sampling interval",
             Self::Audit => "the audit log cannot be written",
-            Self::State => "the state cannot be written, so budgets would not survive a restart",
+            Self::State => "the state is not on disk, so budgets would not survive a restart",
             Self::Rights => "CAP_KILL is missing, so the enforcer can act only on processes of its own user",
             Self::Untrusted => {
                 "the exporter or the enforcer is not in the host's PID namespace, or there is no boot id"

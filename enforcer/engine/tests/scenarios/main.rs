@@ -1357,7 +1357,7 @@ fn decided_action_is_cancelled_as_documented() {
         ("the rules change", Box::new(|node| assert_eq!(node.reload(&terminate()), None)), "T"),
         ("the rules become invalid", Box::new(hold(Hold::InvalidFile)), "T"),
         ("the audit log cannot be written", Box::new(hold(Hold::Audit)), "T"),
-        ("the state cannot be written", Box::new(hold(Hold::State)), "T"),
+        ("the state is not on disk", Box::new(hold(Hold::State)), "T"),
         ("the target exits", Box::new(|_| {}), "-"),
         ("the enforcer is stopped", Box::new(Node::restart), "T"),
         ("the enforcer crashes", Box::new(Node::crash), "T"),
@@ -1389,7 +1389,7 @@ fn confirmed_action_starts_only_if_newest_snapshot_agrees() {
         ("the target is observed busy", Box::new(|node| drop(node.run("F")))),
         ("the target is unknown", Box::new(|node| drop(node.run("U")))),
         ("the rules become invalid", Box::new(hold(Hold::InvalidFile))),
-        ("the state cannot be written", Box::new(hold(Hold::State))),
+        ("the state is not on disk", Box::new(hold(Hold::State))),
         (
             "the target exits",
             Box::new(|node| {
