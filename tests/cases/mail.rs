@@ -180,6 +180,22 @@ fn each_encryption_is_supported_and_required() {
 }
 
 #[test]
+fn replies_in_plain_text_after_starttls_are_not_believed() {
+    let server = MailServer::start("starttls", None);
+    server.set("append");
+    let node = Node::new(&server.rules("encryption: starttls\n      every: 1s"));
+    let tenant = holder(&node);
+    let enforcer = server.enforcer(&node);
+    let results = ["ok", "deferred", "failed"];
+    let counted = |page: &Page| {
+        let counts = results.map(|result| notifications(page, result));
+        (counts != [0.0; 3]).then_some(counts)
+    };
+    assert_eq!(enforcer.until("an attempt", counted)[0], 0.0, "nothing was delivered");
+    assert!(tenant.is_running(), "the step requires a delivered notification");
+}
+
+#[test]
 fn refused_recipient_is_not_delivered_and_a_hanging_server_delays_nothing() {
     let server = MailServer::start("none", None);
     server.set("refuse");

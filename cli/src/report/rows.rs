@@ -164,9 +164,14 @@ impl Rows {
 
     /// Returns the GPU-seconds of all nodes, and those without data.
     pub(super) fn nodes_total(&self) -> (u64, u64) {
-        let sum = |seconds: fn(&NodeRow) -> Option<u64>| self.nodes.iter().filter_map(seconds).sum();
+        let sum = |seconds: fn(&NodeRow) -> Option<u64>| total(self.nodes.iter().filter_map(seconds));
         (sum(|node| node.gpu_seconds), sum(|node| node.no_data_gpu_seconds))
     }
+}
+
+/// Returns a sum; Prometheus can return any values.
+fn total(seconds: impl Iterator<Item = u64>) -> u64 {
+    seconds.fold(0, u64::saturating_add)
 }
 
 /// Returns the row of a user or team that had a GPU, or on whose processes the enforcer acted.

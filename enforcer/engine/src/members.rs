@@ -2,27 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use bailiff_snapshot::ProcessKey;
 use bailiff_snapshot::slurm::{JobRecord, is_slurmstepd};
 use bailiff_snapshot::workload::{self, Home, Lookup, Node, oldest_first};
+use bailiff_snapshot::{ProcessKey, Truth};
 
 use crate::Kind;
 use crate::process::{ProcessInfo, Table};
 use crate::verdict::Subject;
 
 /// Input for finding the processes of a subject.
-#[derive(Debug)]
-pub struct Members<'a> {
+pub struct Members<'a, F> {
     /// The subject, as it was decided.
     pub subject: &'a Subject,
     /// Its verified processes that are still running.
     pub verified: &'a [ProcessKey],
-    /// All processes with GPU memory, including those of the subject. If the subject is a process or an MPS server,
-    /// its descendants in this set do not belong to it, because they are separate targets.
-    pub holding: &'a BTreeSet<ProcessKey>,
+    /// Whether a process holds GPU memory. If the subject is a process or an MPS server, its descendants with GPU memory do
+    /// not belong to it, because they are separate targets.
+    pub holds: F,
 }
 
-impl Members<'_> {
+impl<F: Fn(ProcessKey) -> Truth> Members<'_, F> {
     /// Returns the processes that belong to the subject now, by pid.
     pub fn find(&self, table: &Table) -> BTreeMap<u32, ProcessKey> {
         let found = match self.subject.kind {
@@ -36,13 +35,23 @@ impl Members<'_> {
                 found
             }
             Kind::Process | Kind::MpsServer => {
-                self.offspring(table, |_, child| !self.holding.contains(&child.stat.key))
+                self.offspring(table, |_, child| (self.holds)(child.stat.key) != Truth::True)
             }
             Kind::SlurmJob => self.subject.job.as_ref().map(|job| of_job(table, job)).unwrap_or_default(),
             Kind::Pod => of_pod(table, self.subject.id.0.strip_prefix("pod:").unwrap_or_default()),
             Kind::Lease => Vec::new(),
         };
         found.into_iter().map(|person| (person.stat.key.pid, person.stat.key)).collect()
+    }
+
+    /// Returns the pid of one of these members that may be a separate target, because its GPU memory is unknown.
+    pub fn separate(&self, members: &BTreeMap<u32, ProcessKey>) -> Option<u32> {
+        let evaluated = |key: ProcessKey| {
+            self.subject.members.iter().any(|member| member.holds && member.key == Some(key))
+        };
+        let may_be = |key: ProcessKey| !evaluated(key) && (self.holds)(key) == Truth::Unknown;
+        let is_process = self.subject.kind == Kind::Process;
+        members.values().filter(|_| is_process).find(|key| may_be(**key)).map(|key| key.pid)
     }
 
     /// Returns the pid of a process that may belong to the subject, because its workload is unknown: a child of one of
@@ -241,8 +250,8 @@ mod tests {
             members,
         };
         let verified: Vec<ProcessKey> = case.verified.iter().copied().map(key).collect();
-        let holding = case.holding.iter().copied().map(key).collect();
-        let members = Members { subject: &subject, verified: &verified, holding: &holding };
+        let holds = |key: ProcessKey| Truth::from(case.holding.contains(&key.pid));
+        let members = Members { subject: &subject, verified: &verified, holds };
         let found: Vec<u32> = members.find(&table()).into_keys().collect();
         assert_eq!(found, case.expected, "{} {:?}", case.id, case.holding);
     }
@@ -279,7 +288,7 @@ mod tests {
         let unclear = |unknown: ProcessInfo, (id, kind): (&str, Kind), members: &[u32]| {
             let table = Table::sorted(table().with([unknown]).people);
             let members = members.iter().map(|pid| (*pid, key(*pid))).collect();
-            Members { subject: &subject(id, kind), verified: &[], holding: &BTreeSet::new() }
+            Members { subject: &subject(id, kind), verified: &[], holds: |_| Truth::False }
                 .unclear(&table, &members)
         };
         let (process, tree) = (("process:11@11", Kind::Process), ("workload:tree:10@10", Kind::Workload));

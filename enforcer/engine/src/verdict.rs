@@ -225,10 +225,12 @@ impl Subject {
         self.uid.or_else(|| self.members.first()?.uid)
     }
 
-    /// Returns the memory of its processes; `None` if that of one is unknown, or if no process has memory.
+    /// Returns the memory of its processes; `None` if it is unknown.
     pub(crate) fn memory(&self) -> Option<u64> {
         let mut each = self.members.iter().filter(|member| member.holds).map(|member| member.vram).peekable();
-        each.peek()?;
+        if each.peek().is_none() && !self.may_have_no_process() {
+            return None;
+        }
         each.try_fold(0_u64, |sum, memory| Some(sum.saturating_add(memory?)))
     }
 }
@@ -293,11 +295,12 @@ bailiff_snapshot::label_values! {
 pub enum Outcome {
     /// The process exited and its memory was released; for a lease: its GPUs were released.
     Released = "released",
-    /// The process exited, but its memory was not released in time (`--verify`).
+    /// The process exited, but the driver still listed its memory at the end of `--verify`.
     GoneNotReleased = "gone_not_released",
     /// SIGKILL did not end it in time (`--verify`).
     Unkillable = "unkillable",
-    /// The process exited. Other processes changed, or may hold memory that rose, so it is unknown whose memory was released.
+    /// The process exited. Other processes changed, or unaccounted memory rose, so it is unknown whether its memory was
+    /// released.
     Undetermined = "undetermined",
     /// The pid belongs to another process now, or the process has changed since the evaluation; nothing was
     /// done.

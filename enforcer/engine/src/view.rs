@@ -13,7 +13,7 @@ use std::time::Duration;
 use bailiff_snapshot::identity::MILLIS_PER_TICK;
 use bailiff_snapshot::pod_resources::{ObjectName, PodAllocation};
 use bailiff_snapshot::slurm::JobRecord;
-use bailiff_snapshot::{Allocation, Fault, Held, Leases, MpsServer, PidNamespace, wire};
+use bailiff_snapshot::{Allocation, Fault, Held, Leases, MpsServer, PidNamespace, ProcessKey, Truth, wire};
 use serde::{Deserialize, Serialize};
 
 use crate::Kind;
@@ -267,6 +267,19 @@ impl View {
             let without_list = gpu.instances.is_none() && (gpu.fault.is_some() || gpu.listed.is_none());
             without_list && !(gpu.fault.as_ref().is_some_and(|fault| *fault == Fault::Lost) && remembered())
         })
+    }
+
+    /// Returns whether a process holds GPU memory.
+    pub fn holds(&self, key: ProcessKey) -> Truth {
+        let listed = self.snapshot.processes.iter().filter(|process| process.pid == key.pid);
+        let starts: Vec<Option<u64>> = listed.map(|process| process.start_ticks).collect();
+        if starts.contains(&Some(key.start_ticks)) {
+            return Truth::True;
+        }
+        let on_lost = self.snapshot.lost.iter().any(|gpu| gpu.may_be_held_by(key.pid, Some(key.start_ticks)));
+        // A process that started later is in no list yet.
+        let may_hold = key.started() <= self.boot() && (starts.contains(&None) || on_lost || self.blind());
+        if may_hold { Truth::Unknown } else { Truth::False }
     }
 
     /// Returns the age of a process.

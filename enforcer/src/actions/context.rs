@@ -11,7 +11,6 @@ use bailiff_engine::process::Table;
 use bailiff_engine::verdict::Outcome;
 use bailiff_lifecycle::permissions::FilePermissions;
 use bailiff_proc::Pidfd;
-use bailiff_snapshot::ProcessKey;
 use rustix::io::Errno;
 
 use super::ActionResult;
@@ -112,7 +111,7 @@ impl<'a> ActionContext<'a> {
                     Some(before) => self.proc_table.since(before, &BTreeSet::new())?,
                     None => self.proc_table.everybody()?,
                 };
-                let group = Group::gather(self.proc_table, self.request, (self.holding(), table));
+                let group = Group::gather(self.proc_table, self.request, (self.inbox.view(), table));
                 self.late.set(group.as_ref().is_err_and(|refusal| refusal.outcome == Outcome::Cancelled));
                 let mut group = group?;
                 group.boundary = boundary;
@@ -197,13 +196,6 @@ impl<'a> ActionContext<'a> {
                 })
             }
         }
-    }
-
-    /// Returns all processes that the newest snapshot lists.
-    fn holding(&self) -> BTreeSet<ProcessKey> {
-        let view = self.inbox.view();
-        let listed = view.iter().flat_map(|view| &view.snapshot.processes);
-        listed.filter_map(bailiff_snapshot::wire::Process::key).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bailiff_proc::{LATE, Pidfd};
 use bailiff_snapshot::State::{self, Dead, DiskSleep, Stopped, Traced, Zombie};
-use bailiff_snapshot::{ProcessKey, millis};
+use bailiff_snapshot::{ProcessKey, Truth, millis};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -24,6 +24,7 @@ use bailiff_engine::guard::{self, Found, Ourselves, Refusal};
 use bailiff_engine::members::Members;
 use bailiff_engine::process::{ProcessInfo, Table};
 use bailiff_engine::verdict::Outcome;
+use bailiff_engine::view::View;
 
 /// If the first signal is not sent within this time, new members are searched again.
 const A_WHILE: Duration = Duration::from_millis(10);
@@ -42,7 +43,8 @@ pub(super) struct MemberHandle {
 pub(super) struct Group<'a> {
     proc_table: &'a Processes,
     pub(super) request: &'a ActionRequest,
-    holding: BTreeSet<ProcessKey>,
+    /// Snapshot that shows which processes hold GPU memory.
+    view: Option<Arc<View>>,
     /// Process table at its last read.
     table: Table,
     /// Uid of the members.
@@ -67,16 +69,16 @@ impl From<ProcessTableError> for Refusal {
 }
 
 impl<'a> Group<'a> {
-    /// Opens pidfds of all members and lets the guard check them. `holding` are all holders of GPU memory.
+    /// Opens pidfds of all members and lets the guard check them. `view` is the newest snapshot.
     pub(super) fn gather(
         proc_table: &'a Processes,
         request: &'a ActionRequest,
-        (holding, table): (BTreeSet<ProcessKey>, Table),
+        (view, table): (Option<Arc<View>>, Table),
     ) -> Result<Self, Refusal> {
         let mut group = Self {
             proc_table,
             request,
-            holding,
+            view,
             table,
             owner: 0,
             held: Vec::new(),
@@ -318,16 +320,24 @@ impl<'a> Group<'a> {
         self.held.iter().map(|held| held.found.clone()).collect()
     }
 
-    fn members<'b>(&'b self, verified: &'b [ProcessKey]) -> Members<'b> {
-        Members { subject: &self.request.subject, verified, holding: &self.holding }
+    fn members<'b>(
+        &'b self,
+        verified: &'b [ProcessKey],
+    ) -> Members<'b, impl Fn(ProcessKey) -> Truth + use<'a, 'b>> {
+        let holds = |key| self.view.as_ref().map_or(Truth::Unknown, |view| view.holds(key));
+        Members { subject: &self.request.subject, verified, holds }
     }
 
-    /// Fails if a process whose cgroup is unknown may belong to the subject.
+    /// Fails if a process whose cgroup is unknown may belong to the subject, or if one of these members may be a separate target.
     fn refuse_unclear(&self, table: &Table, members: &BTreeMap<u32, ProcessKey>) -> Result<(), Refusal> {
-        let refusal = |pid| {
-            Refusal::refused(format!("process {pid} may belong to the target, because its cgroup is unknown"))
-        };
-        self.members(&[]).unclear(table, members).map_or(Ok(()), |pid| Err(refusal(pid)))
+        if let Some(pid) = self.members(&[]).unclear(table, members) {
+            let why = format!("process {pid} may belong to the target, because its cgroup is unknown");
+            return Err(Refusal::refused(why));
+        }
+        self.members(&[]).separate(members).map_or(Ok(()), |pid| {
+            let why = format!("process {pid} may be a separate target, because its GPU memory is unknown");
+            Err(Refusal { outcome: Outcome::Reprieved, why })
+        })
     }
 
     /// Returns all processes of the subject, and every process with the pid of an evaluated holder.

@@ -114,7 +114,9 @@ async fn connect(mail: &Mail, node: &str) -> Result<AsyncSmtpConnection, MailErr
     let tls = (mail.encryption == Encryption::Tls).then(parameters).transpose()?;
     #[expect(deprecated, reason = "the only way to a connection that begins with TLS and has a limit")]
     let stream = AsyncNetworkStream::connect_tokio1((&*mail.host, mail.port), None, tls, None).await;
-    let limited = Limited { stream: stream.map_err(failed)?, left: MOST_RECEIVED };
+    // lettre would take what it has read before TLS as replies within TLS.
+    let at_once = if mail.encryption == Encryption::StartTls { 1 } else { MOST_RECEIVED };
+    let limited = Limited { stream: stream.map_err(failed)?, left: MOST_RECEIVED, at_once };
     let name = ClientId::Domain(node.to_owned());
     let connection = AsyncSmtpConnection::connect_with_transport(Box::new(limited), &name).await;
     let mut connection = connection.map_err(failed)?;
@@ -133,6 +135,8 @@ struct Limited {
     #[expect(deprecated, reason = "the only way to a connection that begins with TLS and has a limit")]
     stream: AsyncNetworkStream,
     left: usize,
+    /// Maximum number of bytes in one read.
+    at_once: usize,
 }
 
 impl AsyncTokioStream for Limited {
@@ -147,7 +151,8 @@ impl AsyncRead for Limited {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<IoResult<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer.initialize_unfilled());
+        let most = self.at_once.min(buffer.remaining());
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer.initialize_unfilled_to(most));
         let read = ready!(read)?;
         let left = self.left.checked_sub(read);
         self.left = left.ok_or_else(|| IoError::other("the server sends too much"))?;

@@ -11,7 +11,6 @@ mod refusing;
 mod result;
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -20,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bailiff_snapshot::{ProcessKey, wire};
+use bailiff_snapshot::{LostGpu, ProcessKey, wire};
 use serde_json::Value;
 use snapshot_fixtures::stream as fixtures;
 use tempfile::TempDir;
@@ -260,6 +259,11 @@ struct Machine {
     leaks: bool,
     /// The holders are MPS clients.
     clients: bool,
+    /// Further GPUs.
+    others: Vec<wire::Gpu>,
+    lost: Vec<LostGpu>,
+    /// Processes that the driver lists, but `/proc` did not show in time.
+    unread: Vec<wire::Process>,
 }
 
 struct Listed {
@@ -310,10 +314,13 @@ impl Machine {
             memory: Some(memory),
             ..fixtures::gpu("0", self.holders.iter().map(holder).collect())
         };
+        let gpus = [gpu].into_iter().chain(self.others.clone()).collect();
+        let processes = self.holders.iter().map(process).chain(self.unread.clone()).collect();
         let snapshot = wire::Snapshot {
             boot_ms: u64::try_from(clock::since_boot().as_millis()).unwrap(),
             interval_ms: u64::try_from(INTERVAL.as_millis()).unwrap(),
-            ..fixtures::snapshot(seq, vec![gpu], self.holders.iter().map(process).collect())
+            lost: self.lost.clone(),
+            ..fixtures::snapshot(seq, gpus, processes)
         };
         View::between(None, snapshot)
     }

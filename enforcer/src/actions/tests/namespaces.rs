@@ -152,7 +152,7 @@ fn a_cgroup_is_ended_whole_only_with_the_verified_in_it() {
     let proc_table = Processes::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
     let gather = || {
         let table = proc_table.everybody().unwrap();
-        Group::gather(&proc_table, &request, (BTreeSet::new(), table)).unwrap()
+        Group::gather(&proc_table, &request, (None, table)).unwrap()
     };
 
     let mut group = gather();
@@ -181,8 +181,7 @@ fn cgroup_made_again_at_the_same_path_has_no_members() {
     let request = terminate(container.subject(&holder), LONG);
     let proc_table = Processes::open("/proc".as_ref(), &home.device().display().to_string()).unwrap();
     let boundary = Boundary::open(Some(&container.root), &request.subject);
-    let mut group =
-        Group::gather(&proc_table, &request, (BTreeSet::new(), proc_table.everybody().unwrap())).unwrap();
+    let mut group = Group::gather(&proc_table, &request, (None, proc_table.everybody().unwrap())).unwrap();
     group.boundary = boundary;
     let sibling = Holder::shell(&home, "echo ready; exec sleep 1000");
     container.take(sibling.pid());

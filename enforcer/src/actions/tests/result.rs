@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use std::os::unix::fs::PermissionsExt;
 
-use bailiff_snapshot::State;
+use bailiff_snapshot::{Fault, LastListed, State};
 
 use super::*;
 use crate::actions::continue_stopped;
@@ -167,6 +167,41 @@ fn a_descendant_that_holds_memory_itself_is_a_target_of_its_own() {
 }
 
 #[test]
+fn descendant_whose_memory_is_unknown_is_not_signalled() {
+    type Change<'a> = &'a dyn Fn(&mut Machine, ProcessKey);
+    let hung =
+        wire::Gpu { listed: None, fault: Some(Fault::Timeout.into()), ..fixtures::gpu("1", Vec::new()) };
+    let lost = |child: ProcessKey, holders: &[ProcessKey]| {
+        let after_start = child.start_ticks * 10 + 20;
+        let holders = holders.iter().map(|key| (key.pid, Some(key.start_ticks))).collect();
+        let last = Some(LastListed { at_ms: after_start, holders });
+        LostGpu { index: "1".into(), uuid: None, parent_uuid: None, since_ms: Some(after_start), last }
+    };
+    let unread = |child: ProcessKey| fixtures::unconfirmed(child.pid, 1, State::Unknown);
+    let cases: [(Change<'_>, Outcome); 5] = [
+        (&|_, _| {}, Outcome::Released),
+        (&|machine, child| machine.lost = vec![lost(child, &[])], Outcome::Released),
+        (&|machine, child| machine.lost = vec![lost(child, &[child])], Outcome::Reprieved),
+        (&|machine, _| machine.others = vec![hung.clone()], Outcome::Reprieved),
+        (&|machine, child| machine.unread = vec![unread(child)], Outcome::Reprieved),
+    ];
+    for (place, (change, expected)) in cases.into_iter().enumerate() {
+        let home = Home::new();
+        let holder = Holder::shell(&home, "sleep 1000 & echo ready; exec sleep 1000");
+        let child =
+            until("a child", || of_session(holder.pid()).into_iter().find(|pid| *pid != holder.pid()));
+        let mut machine = Machine::with(&[holder.key()]);
+        change(&mut machine, key(child));
+        let report = home.executor().act(terminate(of_process(&holder), LONG), &mut machine);
+        assert_eq!(report.outcome, expected, "{place}: {}", report.detail);
+        assert_eq!(
+            (lives(child), holder.lives()),
+            (expected == Outcome::Reprieved, expected == Outcome::Reprieved)
+        );
+    }
+}
+
+#[test]
 fn zombie_leader_with_running_threads_is_ended() {
     let home = Home::new();
     let program = "import ctypes, threading, time
@@ -198,7 +233,7 @@ ctypes.CDLL(None).pthread_exit(None)";
 fn ended_is_not_given_back() {
     let cases = [
         (true, false, Outcome::GoneNotReleased, "still lists"),
-        (false, true, Outcome::GoneNotReleased, "unaccounted"),
+        (false, true, Outcome::Undetermined, "unaccounted"),
     ];
     for (stuck, leaks, outcome, why) in cases {
         let home = Home::new();
