@@ -93,19 +93,29 @@ impl Processes {
         people.retain(|pid, _| pids.contains(pid) && !again.contains(pid) && !before.unread.contains(pid));
         let new: Vec<u32> = pids.into_iter().filter(|pid| !people.contains_key(pid)).collect();
         let with_program = again.clone();
-        let read = self.proc.each(new, None, move |proc, pid| {
+        let unreadable = ProcessTableError::Unreadable;
+        let read = self.proc.each(new.clone(), None, move |proc, pid| {
             let process = proc.process(pid)?;
             if with_program.contains(&pid) { Read::of(&process) } else { Read::of_any(&process) }
         });
+        let read = read.map_err(unreadable)?;
+        let mut cgroups: BTreeMap<u32, _> =
+            self.proc.cgroups(new, None).map_err(unreadable)?.into_iter().collect();
         let (mut places, mut unread) = (Places::new(), BTreeMap::new());
         let mut reads = StatusReads::limited_for_root();
-        for (pid, read) in read.map_err(ProcessTableError::Unreadable)? {
-            if read.as_ref().is_err_and(|error| *error == LATE) {
-                let read = self.proc.process(pid).and_then(|it| Read::of_status(&it, &mut reads));
-                unread.extend(known(pid, read)?.map(|read| (pid, read.person(&mut places))));
-            } else {
-                people.extend(known(pid, read)?.map(|read| (pid, read.person(&mut places))));
-            }
+        for (pid, read) in read {
+            let cgroup = match cgroups.remove(&pid) {
+                Some(Err(LATE)) | None => Ok(Vec::new()),
+                Some(cgroup) => cgroup,
+            };
+            let is_late = read.as_ref().is_err_and(|error| *error == LATE);
+            let read = match read {
+                Err(LATE) => self.proc.process(pid).and_then(|it| Read::of_status(&it, cgroup?, &mut reads)),
+                Ok(read) if read.cgroup.is_empty() => cgroup.map(|cgroup| Read { cgroup, ..read }),
+                read => read,
+            };
+            let person = known(pid, read)?.map(|read| (pid, read.person(&mut places)));
+            if is_late { unread.extend(person) } else { people.extend(person) }
         }
         Ok(Table::sorted(people).with_unread(unread))
     }
@@ -117,7 +127,9 @@ impl Processes {
     /// If the process exists and cannot be read.
     pub fn person_from_status(&self, pid: u32) -> Result<Option<ProcessInfo>, ProcessTableError> {
         let mut reads = StatusReads::default();
-        let read = self.proc.process(pid).and_then(|process| Read::of_status(&process, &mut reads));
+        let cgroup = self.proc.cgroups(vec![pid], None).map_err(ProcessTableError::Unreadable)?.pop();
+        let cgroup = cgroup.and_then(|(_, cgroup)| cgroup.ok()).unwrap_or_default();
+        let read = self.proc.process(pid).and_then(|process| Read::of_status(&process, cgroup, &mut reads));
         // A name must not protect a process because its program cannot be read.
         let unnamed = |read: Read| Read { exe_uid: Some(NO_OWNER), ..read };
         Ok(known(pid, read)?.map(|read| unnamed(read).person(&mut Places::new())))
@@ -182,7 +194,8 @@ impl Processes {
 
     /// Returns the content of `/proc/PID/cgroup`; `None` if it cannot be read.
     pub fn cgroup(&self, pid: u32) -> Option<String> {
-        self.proc.process(pid).and_then(|process| process.text("cgroup")).ok()
+        let read = self.proc.process(pid).and_then(|process| process.patiently(|it| it.text("cgroup")));
+        read.ok()
     }
 
     /// Returns whether a process sees the same file at a path as this program does: its root or mount namespace may
@@ -278,23 +291,26 @@ impl Read {
     /// Reads a process. The process can make that hang.
     fn of(process: &Process) -> Result<Self, ReadError> {
         // A name that protects only outside containers is looked up for all.
-        Self::with_program_if(process, |stat, _| guard::is_named(&stat.comm, false))
+        Self::with_program_if((process, process.cgroup()?), |stat, _| guard::is_named(&stat.comm, false))
     }
 
-    /// Like [`Self::of`], for a process that is not acted upon.
+    /// Like [`Self::of`], without the cgroup, for a process that is not acted upon.
     fn of_any(process: &Process) -> Result<Self, ReadError> {
-        Self::with_program_if(process, |stat, uid| is_criu(&stat.comm, Some(uid), (None, None)))
+        Self::with_program_if((process, Vec::new()), |stat, uid| is_criu(&stat.comm, Some(uid), (None, None)))
     }
 
-    fn with_program_if(process: &Process, matters: fn(&Stat, u32) -> bool) -> Result<Self, ReadError> {
-        let (uid, cgroup, stat) = (process.owner()?, process.cgroup()?, process.stat()?);
+    fn with_program_if(
+        (process, cgroup): (&Process, Vec<u8>),
+        matters: fn(&Stat, u32) -> bool,
+    ) -> Result<Self, ReadError> {
+        let (uid, stat) = (process.owner()?, process.stat()?);
         let (exe, exe_uid) = if matters(&stat, uid) { process.program() } else { (None, None) };
         Ok(Self { stat, uid, cgroup, exe, exe_uid })
     }
 
     /// Reads what the process cannot make hang.
-    fn of_status(process: &Process, reads: &mut StatusReads) -> Result<Self, ReadError> {
-        let ((uid, stat), cgroup) = (reads.read(process)?, process.cgroup()?);
+    fn of_status(process: &Process, cgroup: Vec<u8>, reads: &mut StatusReads) -> Result<Self, ReadError> {
+        let (uid, stat) = reads.read(process)?;
         let stat = stat.unwrap_or_else(|| Stat::unknown(process.pid()));
         Ok(Self { stat, uid, cgroup, exe: None, exe_uid: None })
     }

@@ -13,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use end_to_end::cgroups::Slice;
 use end_to_end::enforcer;
 use end_to_end::home::Home;
 use end_to_end::hung::{HungExecution, Parent};
@@ -333,4 +334,44 @@ fn many_processes_of_a_user_do_not_hide_the_cpu_use_of_others() {
     let _enforcer = node.home.enforcer(&[]);
     idle.gone();
     assert!(crowd.is_running());
+}
+
+/// Creates nested cgroups in a directory, and starts processes in the innermost.
+const NESTED: &str = "import os, sys
+os.chdir(sys.argv[1])
+for _ in range(1900):
+    os.mkdir('a')
+    os.chdir('a')
+end, kept = os.pipe()
+for number in range(41):
+    if number == 40 or os.fork() == 0:
+        with open('cgroup.procs', 'w') as file:
+            file.write('0')
+        if number < 40:
+            os.close(kept)
+            os.read(end, 1)
+            os._exit(0)
+print('ready', flush=True)
+sys.stdin.read()";
+
+#[test]
+fn nested_cgroups_of_a_user_delay_no_action_against_others() {
+    let rules = RULES.replace("LIMITS", "").replace("target: process", "target: workload");
+    let rules = rules.replace("{gpu_util: {max: 1%}}", "{gpu_util: {max: 1%}, cpu_util: {max: 5%}}");
+    let slice = Slice::new();
+    let node =
+        Node::with_ticks(&rules, &[""], &["--interval", "1s", "--look-back", "2s", "--deadline", "2s"]);
+    let directory = slice.delegate("user@4002.service", UID);
+    let mut command = Command::new("sh");
+    let move_in = "echo 0 > $0/cgroup.procs; exec setpriv --reuid=4002 --regid=4002 --clear-groups /usr/bin/python3 -c \"$1\" $0";
+    command.args(["-c", move_in]).arg(&directory).arg(NESTED);
+    let nested = Tenant::spawn(&node.home, command);
+    until("the processes", || (!nested.output_lines().is_empty()).then_some(()));
+    let idle = Tenant::ending_on_term(&node.home);
+    node.hold(&idle, 0, "used: 1GiB");
+    let _enforcer = node.home.enforcer(&[]);
+    idle.gone();
+    node.home.until_line("terminate", "released");
+    assert_eq!(node.home.effects("terminate"), ["released"], "no attempt was too late");
+    assert!(nested.is_running());
 }

@@ -1,6 +1,7 @@
 //! Real version 2 cgroups below the test's own slice, removed with the slice.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -32,6 +33,19 @@ impl Slice {
     /// Returns the path of a cgroup below the slice, as in `/proc/PID/cgroup`.
     pub fn path(&self, below: &str) -> String {
         format!("/{}/{below}", self.name)
+    }
+
+    /// Creates a cgroup in which a user can create others, as systemd does for a user's own manager. Returns its directory.
+    ///
+    /// # Panics
+    /// If it cannot be created.
+    pub fn delegate(&self, below: &str, uid: u32) -> PathBuf {
+        let directory = self.mount.join(&self.name).join(below);
+        fs::create_dir_all(&directory).expect("a cgroup can be created");
+        for file in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+            chown(directory.join(file), Some(uid), Some(uid)).expect("its owner can be changed");
+        }
+        directory
     }
 
     /// Creates a cgroup below the slice, unless it exists, and moves a process into it.

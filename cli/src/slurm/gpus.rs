@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use bailiff_exposition::terminal::line;
-use bailiff_proc::Proc;
+use bailiff_proc::{Proc, Process};
 use bailiff_sampler::{Launcher, SamplerSettings, Supervisor, device_processes};
 use bailiff_snapshot::unlisted::{is_run_by_system, is_service, is_system};
 use bailiff_snapshot::{
@@ -244,7 +244,7 @@ impl Reader<'_> {
     }
 
     fn device_process(&self, process: &DeviceProcess) -> Found {
-        let read = |proc: &Proc| proc.process(process.pid)?.cgroup();
+        let read = |proc: &Proc| proc.process(process.pid)?.patiently(Process::cgroup);
         let cgroup = self.proc.as_ref().and_then(|proc| read(proc).ok()).unwrap_or_default();
         Found {
             pid: process.pid,

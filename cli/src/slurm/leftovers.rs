@@ -166,7 +166,7 @@ impl Rule {
         {
             return why("it belongs to Slurm");
         }
-        let place = Place::parse(&String::from_utf8_lossy(&process.cgroup()?));
+        let place = Place::parse(&String::from_utf8_lossy(&process.patiently(Process::cgroup)?));
         match &place.slurm_job {
             Some(job) if self.job.is_named(job) && is_of_node(&place, &self.node) => return Ok(None),
             Some(_) => return why("it belongs to another job"),

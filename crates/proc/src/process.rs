@@ -179,8 +179,8 @@ pub fn namespace_inode(link: &str) -> Option<u64> {
 /// A descriptor and the target of its link, which is `Gone` if it was closed meanwhile.
 pub type Descriptor = (u32, Result<String, ReadError>);
 
-/// An open `/proc/PID`, or `/proc/PID/task/TID`. Its owner can make reads hang, except those of the owner, of `status` and
-/// of `cgroup`; use [`Process::patiently`] or [`Proc::each`] for the others.
+/// An open `/proc/PID`, or `/proc/PID/task/TID`. Its owner can make reads hang, except those of the owner and of `status`;
+/// use [`Process::patiently`] or [`Proc::each`] for the others.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,

@@ -202,20 +202,27 @@ impl Others {
         Some(Other { stat, uid: known.uid, cgroup: Arc::clone(&known.cgroup) })
     }
 
-    /// Returns what can be read of a process that makes other reads hang: parent, session, owner, cgroup, but no start time.
-    /// If its user's processes have used up the limit, only owner and cgroup are known, and false is returned.
+    /// Returns what can be read of a process that makes other reads hang: parent, session and owner, but no start time. If its
+    /// user's processes have used up the limit, only the owner is known, and false is returned. A cgroup that was not read in
+    /// time is that of an earlier interval, or unknown.
     pub(crate) fn read_status(
         &mut self,
         process: &Process,
+        cgroup: Result<Vec<u8>, ReadError>,
         reads: &mut StatusReads,
     ) -> Result<(Other, bool), ReadError> {
+        let cgroup = match (cgroup, self.known.get_mut(&process.pid())) {
+            (Err(LATE), Some(known)) => {
+                known.interval = self.interval;
+                Arc::clone(&known.cgroup)
+            }
+            (Err(LATE), None) => located(&mut self.cgroups, &[]),
+            (text, _) => located(&mut self.cgroups, &text?),
+        };
         let (uid, stat) = reads.read(process)?;
         let has_parent = stat.is_some();
         let stat = stat.unwrap_or_else(|| Stat::unknown(process.pid()));
-        Ok((
-            Other { stat, uid: Some(uid), cgroup: cgroup(&mut self.cgroups, &process.cgroup()?) },
-            has_parent,
-        ))
+        Ok((Other { stat, uid: Some(uid), cgroup }, has_parent))
     }
 
     /// Returns the processes of this interval with the `comm` of an MPS program, and their owners, as far as known.
@@ -287,7 +294,7 @@ impl Others {
     }
 
     fn identified(&mut self, stat: &Stat, (uid, text): (Option<u32>, &[u8]), now: Duration) -> Known {
-        let cgroup = cgroup(&mut self.cgroups, text);
+        let cgroup = located(&mut self.cgroups, text);
         Known {
             key: stat.key,
             ppid: stat.ppid,
@@ -323,7 +330,7 @@ impl Known {
     }
 }
 
-fn cgroup(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgroup> {
+fn located(known: &mut HashMap<Box<[u8]>, Arc<Cgroup>>, text: &[u8]) -> Arc<Cgroup> {
     if let Some(cgroup) = known.get(text) {
         return Arc::clone(cgroup);
     }
@@ -390,7 +397,7 @@ mod tests {
             fresh_until: seconds(140),
             interval: 1,
             uid: Some(1000),
-            cgroup: cgroup(&mut HashMap::new(), b"0::/here\n"),
+            cgroup: located(&mut HashMap::new(), b"0::/here\n"),
             program: None,
         };
         let holds = |at, short_of_time| known.holds(&stat(7), seconds(at), short_of_time);

@@ -68,6 +68,8 @@ pub(crate) struct Relations {
     unread: BTreeMap<u32, bool>,
     /// Pods of these.
     unread_pods: HashSet<String>,
+    /// Owners of those whose cgroup is unknown.
+    unread_cgroups: HashSet<u32>,
     /// Reads of the `status` of these.
     status_reads: StatusReads,
 }
@@ -103,6 +105,7 @@ impl Relations {
             walked: false,
             unread: BTreeMap::new(),
             unread_pods: HashSet::new(),
+            unread_cgroups: HashSet::new(),
             status_reads: StatusReads::default(),
             others: Others::new(ticks_per_second),
             table: HashMap::new(),
@@ -121,6 +124,7 @@ impl Relations {
         self.pods.clear();
         self.unread.clear();
         self.unread_pods.clear();
+        self.unread_cgroups.clear();
         self.walked = false;
         self.others.begin();
     }

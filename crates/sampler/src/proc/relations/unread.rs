@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use bailiff_proc::{Proc, ReadError, StatusReads};
+use bailiff_proc::{LATE, Proc, ReadError, StatusReads};
 use bailiff_snapshot::workload::{Home, Node, starts_of_ancestors};
 use bailiff_snapshot::{Gap, Seen};
 
@@ -14,11 +14,16 @@ impl Relations {
     pub(super) fn enter_unread(&mut self, proc: &Proc, time: Time) -> Result<(), Gap> {
         let mut found = BTreeMap::new();
         self.status_reads = StatusReads::default();
-        for (pid, is_holder) in std::mem::take(&mut self.unread) {
+        let unread = std::mem::take(&mut self.unread);
+        let cgroups = proc.cgroups(unread.keys().copied().collect(), Some(time.climb_until)).map_err(gap)?;
+        let mut cgroups: BTreeMap<u32, _> = cgroups.into_iter().collect();
+        for (pid, is_holder) in unread {
             if time.climb_until.passed() {
                 return Err(Gap::Processes);
             }
-            match proc.process(pid).and_then(|it| self.others.read_status(&it, &mut self.status_reads)) {
+            let cgroup = cgroups.remove(&pid).unwrap_or(Err(LATE));
+            let reads = &mut self.status_reads;
+            match proc.process(pid).and_then(|it| self.others.read_status(&it, cgroup, reads)) {
                 Ok(read) => drop(found.insert(pid, (read, is_holder))),
                 Err(ReadError::Gone) => {}
                 Err(error) => return Err(gap(error)),
@@ -31,6 +36,7 @@ impl Relations {
             let Other { mut stat, uid, cgroup } = other;
             self.enter_pod(&cgroup.place);
             self.unread_pods.extend(cgroup.place.pod_uid.clone());
+            self.unread_cgroups.extend(uid.filter(|_| cgroup.home == Home::Unknown));
             stat.key.start_ticks = starts.get(&pid).copied().unwrap_or_default();
             let node = Node::new(&stat, uid, cgroup.home.clone());
             let member = Member::new(&stat, cgroup.inside.clone());
@@ -89,8 +95,10 @@ impl Relations {
         }
         for facts in seen.values_mut().filter_map(Seen::found_mut) {
             let in_workload = facts.workload.as_ref().is_some_and(|workload| workloads.contains(workload));
-            // If a process of the same user was not read at all, it can be a relative.
-            let is_unknown = facts.uid.is_some_and(|uid| self.status_reads.used_up(uid));
+            // If parent or cgroup of a process of the same user were not read, it can be a relative.
+            let is_unknown = facts
+                .uid
+                .is_some_and(|uid| self.status_reads.used_up(uid) || self.unread_cgroups.contains(&uid));
             let in_pod = facts.place.pod_uid.as_ref().is_some_and(|uid| pods.contains(uid));
             facts.unread_relatives = in_workload || in_pod || line.contains(&facts.key.pid) || is_unknown;
         }
