@@ -50,6 +50,21 @@ fn job_that_never_used_its_gpu_is_cancelled() {
 }
 
 #[test]
+fn jobs_without_memory_do_not_use_up_the_budget_for_a_large_process() {
+    let idle =
+        "  - {name: idle, mode: enforce, target: process, when: {gpu_util: {max: 1%}}, for: {samples: 3},
+     then: [{terminate: {}}]}
+";
+    let mut node = Node::new(&(never_used("").replace("per_gpu_hour: 100", "per_gpu_hour: 1") + idle));
+    node.jobs = Some(vec![job(7, NeverUsed)]);
+    assert!(node.ticks(4).concat().ends_with("7 cancel_job"));
+    node.report(Outcome::Released);
+    node.jobs = Some(Vec::new());
+    node.process(4100).mib = Some(40_000);
+    assert!(node.ticks(5).concat().ends_with("4100 terminate"));
+}
+
+#[test]
 fn unknown_or_used_gpu_is_not_unused() {
     for state in [Unknown, Idle, InUse] {
         assert_eq!(run(&mut node_with("", Vec::new()), &[state; 6]).concat(), "", "{state:?}");
