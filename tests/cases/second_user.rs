@@ -343,11 +343,11 @@ for _ in range(1900):
     os.mkdir('a')
     os.chdir('a')
 end, kept = os.pipe()
-for number in range(41):
-    if number == 40 or os.fork() == 0:
+for number in range(151):
+    if number == 150 or os.fork() == 0:
         with open('cgroup.procs', 'w') as file:
             file.write('0')
-        if number < 40:
+        if number < 150:
             os.close(kept)
             os.read(end, 1)
             os._exit(0)

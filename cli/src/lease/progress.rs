@@ -66,7 +66,7 @@ impl Progress {
 
     /// Ends the current line and prints nothing from then on.
     pub(super) fn interrupt(&mut self) {
-        if self.terminal && !self.over && self.written.is_some() {
+        if self.terminal && !self.over && self.written.take().is_some() {
             write_stderr("\n");
         }
         self.over = true;
