@@ -18,7 +18,7 @@ use crate::info::collect;
 use crate::info::figures::Units;
 use crate::info::flags::SourceFlags;
 use crate::info::report::{DEFAULT_TAG, GpuReport, InfoReport};
-use crate::output::joined;
+use crate::output::{self, joined};
 use crate::run::flags::above_zero;
 
 /// The flags of `free`.
@@ -141,7 +141,7 @@ pub(crate) fn free(flags: &Free) -> Result<ExitCode, Failure> {
         if !flags.all {
             all.retain(|gpu| gpu.free == Some(true));
         }
-        let text = if flags.json { json(&all)? } else { table(&all, flags.prometheus.is_some()) };
+        let text = if flags.json { output::json(&all)? } else { table(&all, flags.prometheus.is_some()) };
         succeed(&text)?;
         return if is_found { Ok(ExitCode::SUCCESS) } else { Err(Failure::busy("no GPU is free")) };
     }
@@ -185,11 +185,6 @@ fn candidate(gpu: &GpuReport, vram: Option<u64>, is_pool_known: bool) -> Candida
         lease,
         why: verdict.unwrap_or_else(Some),
     }
-}
-
-fn json(all: &[Candidate]) -> Result<String, Failure> {
-    let text = serde_json::to_string(all).map_err(|error| Failure::unavailable(error.to_string()))?;
-    Ok(text + "\n")
 }
 
 fn table(all: &[Candidate], has_nodes: bool) -> String {

@@ -3,6 +3,9 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use bailiff_exposition::terminal::printable_json;
+use serde::Serialize;
+
 /// Prints a line `bailiff: …` on standard error. A write error (closed pipe, full disk) is ignored, so that
 /// it does not end the monitoring of a command.
 pub(crate) fn print_message(text: impl Display) {
@@ -33,6 +36,11 @@ pub(crate) fn joined(items: impl IntoIterator<Item = impl Display>, separator: &
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
 }
 
+/// Serializes a report to a line of JSON without characters that are not printable.
+pub(crate) fn json(report: &(impl Serialize + ?Sized)) -> io::Result<String> {
+    Ok(printable_json(&serde_json::to_string(report)?) + "\n")
+}
+
 /// Writes the text unchanged to standard error; ignores write errors.
 pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
@@ -56,5 +64,8 @@ mod tests {
         let name = "Jürgen\x1b[2J\n\u{202e}";
         assert_eq!(escaped(name), "Jürgen\\u{1b}[2J\\n\\u{202e}");
         assert_eq!(printable(name), "Jürgen\\u{1b}[2J\n\\u{202e}", "a message can have several lines");
+        let text = json(&[name, "\u{9b}2J\u{e0001}"]).unwrap();
+        assert_eq!(text, "[\"Jürgen\\u001b[2J\\n\\u202e\",\"\\u009b2J\\udb40\\udc01\"]\n");
+        assert_eq!(serde_json::from_str::<[String; 2]>(&text).unwrap()[0], name);
     }
 }

@@ -348,23 +348,35 @@ for number in range(151):
         with open('cgroup.procs', 'w') as file:
             file.write('0')
         if number < 150:
-            os.close(kept)
-            os.read(end, 1)
-            os._exit(0)
+            os.dup2(end, 0)
+            os.execv(sys.argv[2], ['cat'])
 print('ready', flush=True)
 sys.stdin.read()";
 
 #[test]
 fn nested_cgroups_of_a_user_delay_no_action_against_others() {
+    nested_cgroups_delay_no_action(Permissions::from_mode(0o755));
+}
+
+/// Effective uid 0 does not count as root.
+#[test]
+fn nested_cgroups_of_setuid_programs_delay_no_action_against_others() {
+    nested_cgroups_delay_no_action(Permissions::from_mode(0o4755));
+}
+
+fn nested_cgroups_delay_no_action(permissions: Permissions) {
     let rules = RULES.replace("LIMITS", "").replace("target: process", "target: workload");
     let rules = rules.replace("{gpu_util: {max: 1%}}", "{gpu_util: {max: 1%}, cpu_util: {max: 5%}}");
     let slice = Slice::new();
     let node =
         Node::with_ticks(&rules, &[""], &["--interval", "1s", "--look-back", "2s", "--deadline", "2s"]);
     let directory = slice.delegate("user@4002.service", UID);
+    let program = node.home.path().join("cat");
+    fs::copy("/bin/cat", &program).unwrap();
+    fs::set_permissions(&program, permissions).unwrap();
     let mut command = Command::new("sh");
-    let move_in = "echo 0 > $0/cgroup.procs; exec setpriv --reuid=4002 --regid=4002 --clear-groups /usr/bin/python3 -c \"$1\" $0";
-    command.args(["-c", move_in]).arg(&directory).arg(NESTED);
+    let move_in = "echo 0 > $0/cgroup.procs; exec setpriv --reuid=4002 --regid=4002 --clear-groups /usr/bin/python3 -c \"$1\" $0 $2";
+    command.args(["-c", move_in]).arg(&directory).arg(NESTED).arg(&program);
     let nested = Tenant::spawn(&node.home, command);
     until("the processes", || (!nested.output_lines().is_empty()).then_some(()));
     let idle = Tenant::ending_on_term(&node.home);

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use crate::args::{Exporter, Machine, Pool};
 use crate::exit::Failure;
-use crate::output::print_stdout;
+use crate::output::{self, print_stdout};
 use crate::screen;
 
 /// Runs all checks and prints their results.
@@ -34,7 +34,7 @@ pub(crate) fn doctor(flags: &Doctor) -> Result<ExitCode, Failure> {
 pub(crate) fn report(checks: &[Check], json: bool) -> Result<ExitCode, Failure> {
     let failed = checks.iter().filter(|check| check.state == State::Fail).count();
     let text = if json {
-        format!("{}\n", json!({"ok": failed == 0, "checks": checks}))
+        output::json(&json!({"ok": failed == 0, "checks": checks}))?
     } else {
         text(checks, failed)
     };

@@ -11,7 +11,7 @@ use super::Doctor;
 use super::check::Check;
 use crate::args::Backend;
 use crate::lease::gpus;
-use crate::lease::list::blocked;
+use crate::lease::list::{blocked, state};
 use crate::output::joined;
 
 /// The deadline of a Redis reply, which normally takes a millisecond.
@@ -119,6 +119,15 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
         let text = format!("GPU {} is {}", gpu.id, blocked(gpu)?);
         Some(Check::warn(POOL, text, "the GPU is not leased to others until these processes have exited"))
     }));
+    for gpu in audit.gpus.iter().filter(|gpu| gpu.blockers.is_empty() && state(gpu) == "unknown") {
+        let text =
+            format!("GPU {} is neither idle nor leased, and it was not found which process has it", gpu.id);
+        checks.push(Check::warn(
+            POOL,
+            text,
+            "run this as root, or look for a process with the GPU's file of the pool open",
+        ));
+    }
     checks.extend(unknown_gpus(audit, sample));
     checks
 }
@@ -142,6 +151,8 @@ fn unknown_gpus(audit: &Audit, sample: Option<&Sample>) -> Option<Check> {
 
 #[cfg(test)]
 mod tests {
+    use bailiff_lease::audit::Gpu;
+
     use super::super::check::State;
     use super::*;
 
@@ -166,5 +177,26 @@ mod tests {
         );
         let absent = check_audit(Err(LeaseError::Absent("/run/bailiff/lease".into())), None);
         assert_eq!(absent[0].state, State::Skip);
+    }
+
+    #[test]
+    fn gpu_whose_holder_was_not_found_is_reported() {
+        let gpu = |idle| Gpu {
+            id: "0".to_owned(),
+            uuid: None,
+            idle,
+            pot: 0,
+            bar: 0,
+            owner: None,
+            quarantine: None,
+            record: None,
+            blockers: Vec::new(),
+        };
+        let states = |idle| {
+            let audit = Audit { gpus: vec![gpu(idle)], ..Audit::default() };
+            of_pool(&audit, None).into_iter().map(|check| check.state).collect::<Vec<_>>()
+        };
+        assert_eq!(states(1), [State::Ok]);
+        assert_eq!(states(0), [State::Ok, State::Warn]);
     }
 }

@@ -30,7 +30,7 @@ use rustix::process::geteuid;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::output::print_stdout;
+use crate::output::{self, print_stdout};
 use crate::screen;
 use collect::Collected;
 pub(crate) use collect::{age, is_stale};
@@ -138,14 +138,14 @@ fn device_processes(flags: &Info, snapshot: &wire::Snapshot) -> Option<(DevicePr
 fn render(flags: &Info, before: Option<&InfoReport>, report: &InfoReport) -> Result<String, Failure> {
     if flags.json {
         let json = match before {
-            None => serde_json::to_string(report),
-            Some(before) => serde_json::to_string(&json!({
+            None => output::json(report),
+            Some(before) => output::json(&json!({
                 "since": before,
                 "now": report,
                 "changes": diff::compare(before, report),
             })),
         };
-        return Ok(json.map_err(io::Error::from)? + "\n");
+        return Ok(json?);
     }
     let style = Style {
         colors: Colors::of_stdout(),

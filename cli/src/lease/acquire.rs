@@ -16,7 +16,7 @@ use super::progress::Progress;
 use super::request::{RequestEvent, obtain, ticket};
 use super::{LEASE, format, offset, open};
 use crate::exit::{Failure, succeed};
-use crate::output::joined;
+use crate::output::{joined, json};
 
 /// Leases GPUs and prints the lease.
 pub(crate) fn acquire(flags: &flags::Acquire) -> Result<ExitCode, Failure> {
@@ -125,7 +125,7 @@ fn text(
             // Another user can prevent that the record is read.
             let own = || own_lease(ticket, (grant, &ids));
             let lease = format::lease(&audit, &ticket.lease).cloned().unwrap_or_else(own);
-            format::as_json(&lease, &audit, &LocalHost::read()).to_string()
+            json(&format::as_json(&lease, &audit, &LocalHost::read()))?.trim_end().to_owned()
         }
     })
 }

@@ -12,7 +12,7 @@ use super::format::{self, as_json, holder, span};
 use super::request::user_name;
 use super::{flags, gpus, open};
 use crate::exit::{Failure, succeed};
-use crate::output::{escaped, joined, print_message, print_stdout};
+use crate::output::{self, escaped, joined, print_message, print_stdout};
 
 /// Prints the GPUs, their leases and the queue.
 pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
@@ -24,7 +24,7 @@ pub(crate) fn list(flags: &flags::List) -> Result<ExitCode, Failure> {
         let gpus: Vec<Value> = audit.gpus.iter().map(|gpu| gpu_as_json(gpu, &audit, &local_host)).collect();
         let waiting = waiting_as_json(&audit, &local_host);
         let report = json!({"gpus": gpus, "waiting": waiting, "waiting_not_shown": audit.unread});
-        return succeed(&format!("{report}\n"));
+        return succeed(&output::json(&report)?);
     }
     let head = format!("{:<5} {:<11} {:<12} {:>8} {:>9}  COMMAND", "GPU", "STATE", "USER", "PID", "SINCE");
     let mut lines = vec![head];
@@ -115,7 +115,7 @@ pub(crate) fn queue(flags: &flags::List) -> Result<ExitCode, Failure> {
     let audit = audit(flags)?;
     print_unread(&audit);
     if flags.json {
-        return succeed(&format!("{}\n", json!(waiting_as_json(&audit, &LocalHost::read()))));
+        return succeed(&output::json(&waiting_as_json(&audit, &LocalHost::read()))?);
     }
     let mut lines = vec![format!(
         "{:<5} {:>4} {:>5} {:<12} {:>8} {:>9}  COMMAND",
@@ -143,7 +143,7 @@ fn waiting_as_json(audit: &Audit, local_host: &LocalHost) -> Vec<Value> {
 }
 
 /// Returns the lease state of a GPU.
-pub(super) fn state(gpu: &Gpu) -> &'static str {
+pub(crate) fn state(gpu: &Gpu) -> &'static str {
     match gpu {
         _ if gpu.owner.is_some() => "leased",
         _ if gpu.quarantine.is_some() => "quarantined",
@@ -186,7 +186,7 @@ pub(crate) fn status(flags: &flags::List) -> Result<ExitCode, Failure> {
             tickets.iter().map(|(_, ticket)| as_json(ticket, &audit, &local_host)).collect();
         let waiting = audit.waiting();
         let report = json!({"gpus": states, "waiting": waiting, "leases": leases, "tickets": tickets});
-        return succeed(&format!("{report}\n"));
+        return succeed(&output::json(&report)?);
     }
     let counts = joined(states.iter().map(|(state, count)| format!("{count} {state}")), ", ");
     let total = gpus(audit.gpus.len());

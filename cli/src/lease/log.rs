@@ -11,7 +11,7 @@ use super::flags;
 use super::format::time;
 use super::redis;
 use crate::exit::Failure;
-use crate::output::escaped;
+use crate::output::{escaped, json};
 
 /// The maximum wait for new events per Redis query.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -28,12 +28,8 @@ pub(crate) fn log(flags: &flags::Log) -> Result<ExitCode, Failure> {
     loop {
         let mut out = std::io::stdout().lock();
         for event in &events {
-            let written = if flags.json {
-                writeln!(out, "{}", as_json(event))
-            } else {
-                writeln!(out, "{}", line(event))
-            };
-            if written.is_err() {
+            let text = if flags.json { json(&as_json(event))? } else { line(event) + "\n" };
+            if out.write_all(text.as_bytes()).is_err() {
                 // The reader has closed the pipe.
                 return Ok(ExitCode::SUCCESS);
             }

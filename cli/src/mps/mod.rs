@@ -12,7 +12,6 @@ pub(crate) mod report;
 mod stop;
 mod text;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -20,7 +19,7 @@ use bailiff_mps::Control;
 use bailiff_mps::place::DEFAULT_PIPES;
 
 use crate::exit::Failure;
-use crate::output::print_stdout;
+use crate::output::{json, print_stdout};
 use flags::{Common, Mps};
 
 /// Runs an `mps` command.
@@ -38,12 +37,7 @@ fn status(flags: &flags::Status) -> Result<ExitCode, Failure> {
     // Rejects a relative pipe directory, as the other commands do.
     flags.common.pipes()?;
     let report = discover::collect(&flags.common);
-    let text = if flags.json {
-        let json = serde_json::to_string(&report).map_err(io::Error::from)?;
-        format!("{json}\n")
-    } else {
-        text::render(&report)
-    };
+    let text = if flags.json { json(&report)? } else { text::render(&report) };
     show(&text)?;
     Ok(if report.daemons.iter().all(report::Daemon::answers) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::UserSocket;
 use crate::args::span;
 use crate::exit::{Failure, succeed};
-use crate::output::{escaped, joined, print_message};
+use crate::output::{self, escaped, joined, print_message};
 
 /// The flags of `hold`.
 #[derive(Debug, Args)]
@@ -92,11 +92,7 @@ pub(crate) fn hold(flags: &Hold) -> Result<ExitCode, Failure> {
     if saved == Some(false) {
         print_message("warning: the hold is not saved yet, and is lost if the enforcer stops now");
     }
-    let text = if flags.json {
-        serde_json::to_string(&answers).map_err(|error| Failure::unavailable(error.to_string()))? + "\n"
-    } else {
-        joined(answers.iter().map(line), "")
-    };
+    let text = if flags.json { output::json(&answers)? } else { joined(answers.iter().map(line), "") };
     succeed(&text)?;
     let is_held = answers.iter().any(|answer| answer.left.is_some());
     Ok(if is_held { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -28,7 +28,7 @@ use serde_json::json;
 
 use super::{Coming, UserSocket};
 use crate::exit::{Failure, succeed};
-use crate::output::{escaped, joined};
+use crate::output::{self, escaped, joined};
 use crate::slurm::programs;
 
 /// The flags of `why`.
@@ -141,7 +141,7 @@ pub(crate) fn why(flags: &Why) -> Result<ExitCode, Failure> {
         Err(why) => known.unread.push(("mps", why)),
     }
     known.findings.sort();
-    let text = if flags.json { json!(known).to_string() + "\n" } else { text(&known) };
+    let text = if flags.json { output::json(&known)? } else { text(&known) };
     succeed(&text)?;
     let is_known = !(known.coming.is_empty() && known.findings.is_empty());
     Ok(if is_known { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -52,7 +52,7 @@ pub(crate) fn report(flags: &Report) -> Result<ExitCode, Failure> {
         rows.notes.iter().for_each(|note| output::print_message(format_args!("note: {note}")));
     }
     succeed(&if flags.json {
-        serde_json::to_string(&rows).map_err(io::Error::from)? + "\n"
+        output::json(&rows)?
     } else if flags.csv {
         csv::csv(&rows)
     } else {

@@ -20,7 +20,7 @@ use super::inspection::{Finding, Inspection, Verdict};
 use super::job::node_name;
 use super::{programs, state};
 use crate::exit::Failure;
-use crate::output::print_stdout;
+use crate::output::{json, print_stdout};
 
 /// Time between the two checks that must agree.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ pub(super) fn health(flags: &Health) -> Result<ExitCode, Failure> {
     state::count(&common.state_dir, "health", verdict.name())?;
     let text = if common.json {
         let report = Report { hook: "health", node: &node, verdict, inspection: &inspection, action };
-        serde_json::to_string(&report).map_err(std::io::Error::from)? + "\n"
+        json(&report)?
     } else {
         let lines = inspection.lines().chain(action).map(|text| format!("bailiff health: {text}"));
         lines.fold(String::new(), |text, line| text + &line + "\n")

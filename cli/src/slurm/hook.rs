@@ -21,7 +21,7 @@ use super::job::{Job, by_slurmd, gpu_map, node_name};
 use super::leftovers::{Leftover, Leftovers};
 use super::state;
 use crate::exit::Failure;
-use crate::output::{print_message, print_stdout};
+use crate::output::{json, print_message, print_stdout};
 
 /// Time between two checks of the GPUs.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -211,7 +211,7 @@ impl<'a> Run<'a> {
         let text = if self.common.json {
             let job = self.job.id.as_ref();
             let report = Report { hook: self.hook, job, verdict, inspection, leftovers, exit: code };
-            serde_json::to_string(&report).map_err(io::Error::from)? + "\n"
+            json(&report)?
         } else {
             let leftovers = leftovers.iter().map(|leftover| match &leftover.why {
                 None => format!("ended pid {}", leftover.pid),

@@ -11,7 +11,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub use table::{Cell, Column, Table, Tone};
 
-use crate::bounded_prose;
+use crate::{bounded_prose, is_unprintable};
 
 /// Whether to write colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,21 @@ impl Colors {
 /// Returns text from another program as one line without control characters.
 pub fn line(text: &str) -> String {
     bounded_prose(text).replace('\n', " ")
+}
+
+/// Escapes what is not printable in a JSON text, except line feeds. JSON requires that only of some control characters, but
+/// terminals act on others too, and any user can write them into names.
+pub fn printable_json(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for letter in json.chars() {
+        if letter == '\n' || !is_unprintable(letter) {
+            text.push(letter);
+        } else {
+            // Outside strings, JSON has no such characters.
+            text.extend(letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    text
 }
 
 /// Returns the number of columns that a text takes on a terminal. A CJK character takes two.

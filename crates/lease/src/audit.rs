@@ -6,7 +6,7 @@ use bailiff_snapshot::ProcessKey;
 use serde::Deserialize;
 
 /// A pool at one moment.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Audit {
     /// Milliseconds since the Unix epoch, on Redis' clock.
     pub now: u64,

@@ -194,17 +194,21 @@ impl AllReads {
 }
 
 /// Returns the uid for which reads of a process count; `uid` is the owner of its directory.
-fn charged(uid: u32, directory: impl FnOnce() -> Result<Directory, ReadError>) -> u32 {
-    if uid >= FIRST_USER || !lock(&HANGING).by_real_uid {
+fn charged(
+    uid: u32,
+    limits: &Mutex<AllReads>,
+    directory: impl FnOnce() -> Result<Directory, ReadError>,
+) -> u32 {
+    if uid >= FIRST_USER || !lock(limits).by_real_uid {
         return uid;
     }
-    if lock(&HANGING).real_uids >= MOST_FOR_REAL_UIDS {
+    if lock(limits).real_uids >= MOST_FOR_REAL_UIDS {
         return SYSTEM;
     }
     let began = cpu_time();
     let status = directory().and_then(|directory| directory.bytes("status"));
     let uids = status.ok().and_then(|text| Status::new(&text).uids());
-    lock(&HANGING).real_uids += cpu_time().saturating_sub(began);
+    lock(limits).real_uids += cpu_time().saturating_sub(began);
     uids.and_then(|uids| uids.first().copied()).unwrap_or(uid)
 }
 
@@ -453,7 +457,7 @@ impl Proc {
     ) -> Result<Reads<T>, ReadError> {
         let (proc, same) = (self.again()?, self.again()?);
         let owner = move |pid: &u32| {
-            let uid = charged(same.uid_of(*pid)?, || same.directory(&pid.to_string()));
+            let uid = charged(same.uid_of(*pid)?, limits, || same.directory(&pid.to_string()));
             Ok((uid, u64::from(*pid)))
         };
         let read = move |pid: &u32| read(&proc, *pid);
@@ -496,7 +500,7 @@ impl Process {
     /// Returns the owner and the pid. After the process has exited, the owner is 0.
     fn owned(&self) -> Result<Owned, ReadError> {
         let uid = fstat(&**self)?.st_uid;
-        Ok((charged(uid, || self.directory(".")), self.pid().into()))
+        Ok((charged(uid, &HANGING, || self.directory(".")), self.pid().into()))
     }
 }
 
@@ -509,7 +513,7 @@ impl Directory {
     ) -> Result<T, ReadError> {
         let owned = |directory: &Self| {
             let found = fstat(directory)?;
-            Ok((charged(found.st_uid, || directory.again()), found.st_ino))
+            Ok((charged(found.st_uid, &HANGING, || directory.again()), found.st_ino))
         };
         Walk::new(vec![self], (owned, read, &*HANGING), (patience, None)).run().pop().unwrap_or(Err(LATE))
     }
@@ -650,6 +654,7 @@ mod tests {
         assert!(all.refuses((500, 100)), "system users share their limits");
         assert!(!all.refuses((0, 100)) && !all.refuses((1000, 100)));
         (lock(&HANGING).by_real_uid, lock(&HANGING).period) = (true, Some(Deadline::after(PERIOD)));
+        let charged = |uid, own| charged(uid, &HANGING, own);
         assert_eq!(charged(33, own), 0, "this test runs as root");
         lock(&HANGING).real_uids = MOST_FOR_REAL_UIDS;
         assert_eq!((charged(33, own), charged(0, own), charged(4002, own)), (SYSTEM, SYSTEM, 4002));

@@ -231,7 +231,14 @@ pub(super) fn cut(text: &str) -> &str {
 
 /// Replaces what makes chat tools turn an address into a link.
 pub(super) fn unlinked(text: &str) -> String {
-    text.replace("://", "：//").replace("www.", "www．")
+    let mut unlinked = String::with_capacity(text.len());
+    for letter in text.replace("://", "：//").chars() {
+        // Also `WWW.` and `www2.` begin an address.
+        let host = unlinked.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let is_address = letter == '.' && host.to_ascii_lowercase().ends_with("www");
+        unlinked.push(if is_address { '．' } else { letter });
+    }
+    unlinked
 }
 
 /// Serializes one line for chat tools: a process name cannot mention users, add a link or reverse the text.

@@ -60,8 +60,7 @@ pub fn run(flags: &flags::Check, colors: Colors, out: &mut dyn Write) -> Result<
         reports.push(report);
     }
     if flags.json {
-        serde_json::to_writer_pretty(&mut *out, &reports)?;
-        writeln!(out)?;
+        super::replay::json(&reports, out)?;
     }
     Ok(exit)
 }

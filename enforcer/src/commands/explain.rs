@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bailiff_exposition::terminal::{Colors, line};
+use bailiff_exposition::terminal::{Colors, line, printable_json};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -25,7 +25,7 @@ pub fn run(flags: &flags::Explain, colors: Colors, out: &mut dyn Write) -> Resul
     let question = Question::Explain { pid: flags.pid, rule: flags.rule.clone() };
     let answer = query(&flags.control.control, &question)?;
     if flags.json {
-        writeln!(out, "{}", answer["explanation"])?;
+        writeln!(out, "{}", printable_json(&answer["explanation"].to_string()))?;
         return Ok(());
     }
     let explained: Vec<Explained> = serde_json::from_value(answer["explanation"].clone())

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bailiff_exposition::terminal::printable_json;
 use bailiff_lifecycle::exit::Exit;
 use bailiff_snapshot::wire::{self, WireError};
 
@@ -90,7 +91,6 @@ fn next_line(record: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<bo
 
 /// Writes one JSON document and a newline.
 pub(super) fn json<T: serde::Serialize>(report: &T, out: &mut dyn Write) -> Result<(), Failure> {
-    serde_json::to_writer_pretty(&mut *out, report).map_err(std::io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
+    let text = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
+    Ok(writeln!(out, "{}", printable_json(&text))?)
 }

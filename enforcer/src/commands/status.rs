@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bailiff_exposition::human::{Bytes, NOTHING, Span, UNKNOWN, ago, or_unknown};
 use bailiff_exposition::terminal::Column::{self, Last, Never, To};
-use bailiff_exposition::terminal::{Cell, Colors, Table, cut, line, wrapped};
+use bailiff_exposition::terminal::{Cell, Colors, Table, cut, line, printable_json, wrapped};
 use rustix::termios::tcgetwinsize;
 
 use super::query;
@@ -84,7 +84,7 @@ pub fn run(flags: &flags::Status, now: Now, screen: Screen, out: &mut dyn Write)
     let mut answer = query(&flags.control.control, &Question::Status)?;
     let status = answer["status"].take();
     let text = if flags.json {
-        format!("{status:#}\n")
+        printable_json(&format!("{status:#}\n"))
     } else {
         let status: Status = serde_json::from_value(status)
             .context("cannot parse the daemon's status; check that the daemon has the same version")?;

@@ -185,12 +185,16 @@ fn elsewhere(mut record: Record, lockers: &BTreeSet<u32>) -> Option<Lease> {
     Some(record.into_lease("held"))
 }
 
-/// Replaces the owner in a record, if it is another user.
+/// Replaces the owner in a record, if it is another user, and removes an owner that is unknown, because any user can write a
+/// record.
 fn set_owner(record: &mut Record, owner: Option<u32>) {
     let owner = owner.map(|owner| owner.to_string());
-    if let Some(owner) = owner.filter(|owner| record.get("uid") != Some(owner)) {
-        record.about.insert("user".to_owned(), owner.clone());
-        record.about.insert("uid".to_owned(), owner);
+    if owner.is_some() && record.get("uid") == owner.as_deref() {
+        return;
+    }
+    for field in ["user", "uid"] {
+        record.about.remove(field);
+        record.about.extend(owner.clone().map(|owner| (field.to_owned(), owner)));
     }
 }
 
@@ -274,5 +278,19 @@ mod tests {
             .map(|(uid, gpu): (u32, u32)| join(&mut leases, lease(&uid.to_string()), gpu));
         assert_eq!(names, ["ours", "gpu:1", "ours"]);
         assert_eq!(leases["ours"].get("gpus"), Some("0,2"));
+    }
+
+    #[test]
+    fn owner_in_a_record_is_replaced_by_the_one_that_was_observed() {
+        let owner = |observed: Option<u32>| {
+            let about = [("uid", "1000"), ("user", "alice"), ("cmd", "x")];
+            let about = about.map(|(field, value)| (field.to_owned(), value.to_owned())).into();
+            let mut record = Record { lease: "ours".to_owned(), about };
+            set_owner(&mut record, observed);
+            ["uid", "user"].map(|field| record.get(field).map(str::to_owned))
+        };
+        assert_eq!(owner(Some(1000)), ["1000", "alice"].map(|text| Some(text.to_owned())));
+        assert_eq!(owner(Some(4002)), ["4002", "4002"].map(|text| Some(text.to_owned())));
+        assert_eq!(owner(None), [None, None]);
     }
 }

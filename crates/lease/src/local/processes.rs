@@ -85,7 +85,7 @@ impl Locks {
             None => format!("process {pid}"),
         };
         let lockers: Vec<String> = self.lockers(inode).iter().map(describe).collect();
-        if lockers.is_empty() { "a process that is not visible here".to_owned() } else { lockers.join(", ") }
+        if lockers.is_empty() { "a process that was not found".to_owned() } else { lockers.join(", ") }
     }
 }
 

@@ -25,7 +25,7 @@ const HOSTILE: [&str; 12] = [
     "{{ node }} {% endraw %} {# x #}",
     "\u{1b}[2J\u{7}\r\n\u{202e}\u{2028}\u{feff}\u{fdd0}\0",
     "</at><at>everyone</at><img src=x onerror=alert(1)>",
-    "1, 2",
+    "1, 2 www.a.example WWW.a.example www2.a.example",
     "",
 ];
 
@@ -244,7 +244,8 @@ fn hostile_names_change_no_structure_and_mention_and_link_nothing() {
                 let text = text.replace("<strong>", "").replace("</strong>", "").replace("<br>", "");
                 assert!(!text.contains(['<', '>']), "{shown}");
                 let is_schema = text.starts_with("http://adaptivecards.io/");
-                assert!(is_schema || !text.contains("://") && !text.contains("www."), "{shown}");
+                let addresses = ["://", "www.", "WWW.", "www2."];
+                assert!(is_schema || !addresses.iter().any(|it| text.contains(it)), "{shown}");
                 if matches!(format, Format::Mattermost | Format::Matrix | Format::Teams) {
                     assert!(!text.replace("**", "").contains(['[', ']', '&', '`', '*']), "{shown}");
                 }
