@@ -212,7 +212,21 @@ fn orphan_that_hangs_in_execve_makes_no_other_workload_unknown() {
 fn process_with_a_child_that_hangs_in_execve_is_not_terminated() {
     let node = Node::new(&RULES.replace("LIMITS", ""));
     let hung = HungExecution::start(&node.home, UID, (Parent::Runs, 1));
-    node.hold_pid(hung.pid(), "used: 1GiB");
+    third_attempt_has_failed(&node, &hung, &[hung.pid()]);
+}
+
+/// The child may be a target of its own, but its user must not gain endless attempts from that.
+#[test]
+fn process_with_a_child_that_holds_memory_and_hangs_in_execve_is_not_terminated() {
+    let node = Node::new(&RULES.replace("LIMITS", ""));
+    let hung = HungExecution::start(&node.home, UID, (Parent::Runs, 1));
+    third_attempt_has_failed(&node, &hung, &hung.pids());
+}
+
+fn third_attempt_has_failed(node: &Node, hung: &HungExecution, holders: &[u32]) {
+    for pid in holders {
+        node.hold_pid(*pid, "used: 1GiB");
+    }
     let _enforcer = node.home.enforcer(&[]);
     let line = node.home.until_line("terminate", "failed");
     assert!(line["detail"].to_string().contains("3 attempts in a row: process"), "{line}");

@@ -241,6 +241,14 @@ impl Process {
         Ok(real.and_then(|uids| uids.first().copied()).filter(|real| *real >= FIRST_USER).unwrap_or(owner))
     }
 
+    /// Returns the inode number of its directory, which the kernel may change, but gives to no other process with this pid.
+    ///
+    /// # Errors
+    /// If the directory cannot be examined.
+    pub fn inode(&self) -> Result<u64, ReadError> {
+        Ok(fstat(&**self)?.st_ino)
+    }
+
     /// Returns the effective uid.
     pub(crate) fn effective_uid(&self) -> Result<u32, ReadError> {
         let owner = fstat(&**self)?.st_uid;

@@ -335,6 +335,10 @@ impl<'a> Group<'a> {
             return Err(Refusal::refused(why));
         }
         self.members(&[]).separate(members).map_or(Ok(()), |pid| {
+            if table.unread.contains(&pid) {
+                // Its user can make reads of it hang, so these attempts must be counted.
+                return Err(ProcessTableError::Process(pid, LATE).into());
+            }
             let why = format!("process {pid} may be a separate target, because its GPU memory is unknown");
             Err(Refusal { outcome: Outcome::Reprieved, why })
         })

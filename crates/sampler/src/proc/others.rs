@@ -45,6 +45,8 @@ pub(crate) struct Cgroup {
 
 struct Known {
     key: ProcessKey,
+    /// Inode of its directory in `/proc`, which no other process with this pid has. The kernel may assign another one.
+    inode: u64,
     ppid: u32,
     session: u32,
     read: Duration,
@@ -160,17 +162,17 @@ impl Others {
     ) -> Result<(), ReadError> {
         let keys: BTreeMap<u32, ProcessKey> = stale.iter().map(|(pid, stat)| (*pid, stat.key)).collect();
         let pids = keys.keys().copied().collect();
-        let read = proc.each(pids, limits.until, move |proc, pid| {
+        let read = proc.each_with_cgroup(pids, limits.until, move |proc, pid| {
             let process = proc.process(pid)?;
             process.check(*keys.get(&pid).ok_or(ReadError::Gone)?)?;
-            Ok((process.owner().ok(), process.cgroup()?))
+            Ok((process.inode()?, process.owner().ok(), process.cgroup()?))
         })?;
         found.is_whole &= read.len() == stale.len();
         for (pid, read) in read {
-            let Some(((uid, cgroup), stat)) = found.sort(pid, read)?.zip(stale.remove(&pid)) else {
+            let Some(((inode, uid, cgroup), stat)) = found.sort(pid, read)?.zip(stale.remove(&pid)) else {
                 continue;
             };
-            let known = self.identified(&stat, (uid, &cgroup), limits.now);
+            let known = self.identified(&stat, (inode, uid, &cgroup), limits.now);
             self.known.insert(pid, known);
             found.others.extend(self.other(stat));
         }
@@ -204,14 +206,16 @@ impl Others {
 
     /// Returns what can be read of a process that makes other reads hang: parent, session and owner, but no start time. If its
     /// user's processes have used up the limit, only the owner is known, and false is returned. A cgroup that was not read in
-    /// time is that of an earlier interval, or unknown.
+    /// time is that of an earlier interval, if the process is known to be the same, or unknown.
     pub(crate) fn read_status(
         &mut self,
         process: &Process,
         cgroup: Result<Vec<u8>, ReadError>,
         reads: &mut StatusReads,
     ) -> Result<(Other, bool), ReadError> {
-        let cgroup = match (cgroup, self.known.get_mut(&process.pid())) {
+        let inode = process.inode()?;
+        let known = self.known.get_mut(&process.pid()).filter(|known| known.inode == inode);
+        let cgroup = match (cgroup, known) {
             (Err(LATE), Some(known)) => {
                 known.interval = self.interval;
                 Arc::clone(&known.cgroup)
@@ -293,10 +297,16 @@ impl Others {
         self.kernel_threads.sort_unstable();
     }
 
-    fn identified(&mut self, stat: &Stat, (uid, text): (Option<u32>, &[u8]), now: Duration) -> Known {
+    fn identified(
+        &mut self,
+        stat: &Stat,
+        (inode, uid, text): (u64, Option<u32>, &[u8]),
+        now: Duration,
+    ) -> Known {
         let cgroup = located(&mut self.cgroups, text);
         Known {
             key: stat.key,
+            inode,
             ppid: stat.ppid,
             session: stat.session,
             read: now,
@@ -378,7 +388,7 @@ mod tests {
         let mut others = Others::new(100.0);
         others.begin();
         for pid in [7, 8] {
-            let known = others.identified(&stat(pid), (None, format!("0::/{pid}\n").as_bytes()), FRESH);
+            let known = others.identified(&stat(pid), (1, None, format!("0::/{pid}\n").as_bytes()), FRESH);
             others.known.insert(pid, known);
         }
         others.forget_old(&[(7, 1)]);
@@ -387,10 +397,26 @@ mod tests {
     }
 
     #[test]
+    fn cgroup_of_an_earlier_process_with_the_same_pid_is_not_used() {
+        let (mut others, mut reads) = (Others::new(100.0), StatusReads::default());
+        let proc = Proc::own().unwrap();
+        let process = proc.process(std::process::id()).unwrap();
+        let inode = process.inode().unwrap();
+        for (known, expected) in [(inode, Home::Tree), (inode + 1, Home::Unknown)] {
+            let stat = stat(process.pid());
+            let known = others.identified(&stat, (known, None, b"0::/here\n"), FRESH);
+            others.known.insert(process.pid(), known);
+            let (found, _) = others.read_status(&process, Err(LATE), &mut reads).unwrap();
+            assert_eq!(found.cgroup.home, expected);
+        }
+    }
+
+    #[test]
     fn outdated_properties_are_kept_once_while_time_is_short() {
         let seconds = Duration::from_secs;
         let known = Known {
             key: stat(7).key,
+            inode: 0,
             ppid: 1,
             session: 7,
             read: seconds(100),
