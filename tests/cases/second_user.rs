@@ -223,6 +223,21 @@ fn process_with_a_child_that_holds_memory_and_hangs_in_execve_is_not_terminated(
     third_attempt_has_failed(&node, &hung, &hung.pids());
 }
 
+/// The child that hangs is started only when the action has begun.
+#[test]
+fn process_that_starts_a_child_that_hangs_when_it_is_terminated_is_tried_three_times() {
+    let rules = RULES.replace("LIMITS", "limits: {per_user_hour: 9, per_gpu_hour: 9, mass_min: 9}");
+    let node = Node::new(&rules.replace("grace: 1s}", "grace: 1s, cooldown: 1s}"));
+    let hung = HungExecution::start(&node.home, UID, (Parent::Forks, 0));
+    until("the handler of SIGTERM", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", hung.pid())).ok()?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"))?;
+        (u64::from_str_radix(caught, 16).ok()? & (1 << 14) != 0).then_some(())
+    });
+    third_attempt_has_failed(&node, &hung, &[hung.pid()]);
+    assert_eq!(node.home.until_line("terminate", "failed")["id"], 3, "the first attempt counts");
+}
+
 fn third_attempt_has_failed(node: &Node, hung: &HungExecution, holders: &[u32]) {
     for pid in holders {
         node.hold_pid(*pid, "used: 1GiB");

@@ -60,15 +60,23 @@ fn mounting((root, mode): (&Path, &str), device: File, command: &Command) -> Com
 }
 
 /// Opens a GPU's device file, as holders do, then executes another program while a file is open that is closed by that.
-const EXECUTE: &str = "import ctypes, os, sys, time
+const EXECUTE: &str = "import ctypes, os, signal, sys, time
 path, device, uid, children, parent = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 os.dup2(os.open(device, os.O_RDWR), 0)
-if parent != 'leaves':
+if parent not in ('leaves', 'forks'):
     os.open(path, os.O_RDONLY)
 os.setsid()
 first = os.getpid()
 os.setgid(uid)
 os.setuid(uid)
+def start(*_):
+    if os.fork() == 0:
+        os.open(path, os.O_RDONLY)
+        os.execv('/bin/sleep', ['sleep', '1000'])
+if parent == 'forks':
+    signal.signal(signal.SIGTERM, start)
+    while True:
+        time.sleep(1000)
 for _ in range(children):
     if os.fork() == 0:
         break
@@ -94,6 +102,8 @@ pub enum Parent {
     Hangs,
     /// It sleeps.
     Runs,
+    /// It sleeps. When it gets SIGTERM, it starts a child that hangs.
+    Forks,
     /// It exits, so that pid 1 is the parent of its children. Each of them has a child in another session, which sleeps.
     Leaves,
 }
@@ -138,6 +148,7 @@ impl HungExecution {
         execute.arg(match parent {
             Parent::Hangs => "hangs",
             Parent::Runs => "runs",
+            Parent::Forks => "forks",
             Parent::Leaves => "leaves",
         });
         let process = mounting((&root, "100644"), input, &execute).spawn().expect("the process starts");

@@ -83,7 +83,7 @@ pub(super) struct ActionContext<'a> {
     pub(super) confirmed: Cell<Option<Duration>>,
     /// Owners of pods that were read before.
     pub(super) looks: &'a RefCell<OwnerLooks>,
-    /// Whether the action did not start in time.
+    /// Whether the action was not carried out because a check took too long.
     pub(super) late: &'a Cell<bool>,
 }
 
@@ -91,6 +91,12 @@ impl<'a> ActionContext<'a> {
     /// Returns the context of the same action for another target.
     pub(super) fn about(&self, request: &'a ActionRequest) -> Self {
         Self { request, prepared: Cell::new(None), confirmed: Cell::new(self.confirmed.get()), ..*self }
+    }
+
+    /// Records whether an action ended because a process was not read in time: it was cancelled, but nobody called it off.
+    pub(super) fn see(&self, refusal: &Refusal) {
+        let is_late = refusal.outcome == Outcome::Cancelled && self.inbox.given_up(self.request.id).is_none();
+        self.late.set(self.late.get() || is_late);
     }
 
     /// Waits until one of these processes exits, the action is cancelled, or the deadline passes.

@@ -115,7 +115,7 @@ struct Worker {
     settings: ExecutorSettings,
     audit: Audit,
     inbox: Arc<Inbox>,
-    /// Number of consecutive attempts that did not start in time or were refused, by target.
+    /// Number of consecutive attempts that were refused, or in which a check took too long, by target.
     attempts: BTreeMap<TargetId, u8>,
     /// Owners of pods that were read before.
     looks: RefCell<OwnerLooks>,
@@ -152,10 +152,10 @@ impl Worker {
         }
     }
 
-    /// Counts an attempt. Returns whether it was one too many that did not start: a user who delays the checks of an
+    /// Counts an attempt. Returns whether it was one too many without effect: a user who delays the checks of an
     /// action, or has them refuse it, must not be exempt from it unnoticed.
-    fn is_last(&mut self, target: &TargetId, did_not_start: bool) -> bool {
-        if !did_not_start {
+    fn is_last(&mut self, target: &TargetId, is_counted: bool) -> bool {
+        if !is_counted {
             self.attempts.remove(target);
             return false;
         }

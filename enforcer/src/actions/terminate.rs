@@ -91,9 +91,13 @@ impl<'a> Termination<'a> {
         let mut ending = match self.end() {
             Ok(ending) => ending,
             Err(Stop::Cancelled(why)) => ActionResult::new(Outcome::Cancelled, why),
-            Err(Stop::Refused(refusal)) if self.group.sent.is_empty() => refusal.into(),
-            Err(Stop::Refused(Refusal { outcome, why })) => {
-                ActionResult::new(outcome, format!("{why}; only the listed signals were sent"))
+            Err(Stop::Refused(refusal)) => {
+                self.context.see(&refusal);
+                let Refusal { outcome, mut why } = refusal;
+                if !self.group.sent.is_empty() {
+                    why += "; only the listed signals were sent";
+                }
+                ActionResult::new(outcome, why)
             }
         };
         // After an error, a member may still be stopped, so the privileged process continues it.
