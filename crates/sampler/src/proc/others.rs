@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bailiff_proc::clock::Deadline;
-use bailiff_proc::{LATE, Proc, Process, ReadError, StatusReads, unless_gone};
+use bailiff_proc::{LATE, NO_OWNER, Proc, Process, ReadError, StatusReads, unless_gone};
 use bailiff_snapshot::stat::Stat;
 use bailiff_snapshot::text_limit::fits;
 use bailiff_snapshot::workload::{Home, enclosure};
@@ -66,6 +66,13 @@ pub(crate) struct Program {
     pub(crate) exe: Option<Box<str>>,
     pub(crate) exe_uid: Option<u32>,
     pub(crate) command: Option<Box<str>>,
+}
+
+impl Program {
+    /// Returns a program that was not read in time, which the process's user can cause. So its name must not protect it.
+    pub(crate) fn unread() -> Self {
+        Self { exe_uid: Some(NO_OWNER), ..Self::default() }
+    }
 }
 
 /// Time of a scan.
@@ -260,9 +267,11 @@ impl Others {
             let (exe, exe_uid) = program_file(process);
             Ok((exe, exe_uid, command))
         };
-        let Ok((exe, exe_uid, command)) = proc.process(key.pid).and_then(|process| process.patiently(read))
-        else {
-            return program;
+        let (exe, exe_uid, command) = match proc.process(key.pid).and_then(|process| process.patiently(read))
+        {
+            Ok(read) => read,
+            Err(LATE) => return Program::unread(),
+            Err(_) => return program,
         };
         (program.exe, program.exe_uid, program.command) =
             (exe.map(Into::into), exe_uid, command.map(Into::into));

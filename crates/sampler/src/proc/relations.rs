@@ -395,7 +395,7 @@ impl Relations {
                 let program = match self.others.program(&other.stat, time.now) {
                     Some(program) => program,
                     // Out of time: the program is read in a later interval and unknown until then.
-                    None if time.climb_until.passed() => Program::default(),
+                    None if time.climb_until.passed() => Program::unread(),
                     None => self.others.read_program(proc, &other.stat, (time.now, self.commands)),
                 };
                 let relative =
