@@ -7,6 +7,7 @@ pub mod clock;
 pub mod denied;
 mod directory;
 mod files;
+mod own_thread;
 mod patient;
 mod pidfd;
 mod poll;

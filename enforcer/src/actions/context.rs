@@ -94,7 +94,7 @@ impl<'a> ActionContext<'a> {
     }
 
     /// Records whether an action ended because a process was not read in time: it was cancelled, but nobody called it off.
-    pub(super) fn see(&self, refusal: &Refusal) {
+    pub(super) fn note_if_late(&self, refusal: &Refusal) {
         let is_late = refusal.outcome == Outcome::Cancelled && self.inbox.given_up(self.request.id).is_none();
         self.late.set(self.late.get() || is_late);
     }

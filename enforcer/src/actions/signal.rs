@@ -13,7 +13,7 @@ pub(super) fn send(context: &ActionContext<'_>, signal: Signal) -> Result<Action
     let mut group = context.gather()?;
     Ok(context.carry_out(|permit| {
         if let Err(refusal) = group.renew_after_a_while() {
-            context.see(&refusal);
+            context.note_if_late(&refusal);
             return refusal.into();
         }
         let pids = group.pids().into_iter().filter(|pid| ends(context, *pid, number)).collect();

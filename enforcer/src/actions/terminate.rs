@@ -92,7 +92,7 @@ impl<'a> Termination<'a> {
             Ok(ending) => ending,
             Err(Stop::Cancelled(why)) => ActionResult::new(Outcome::Cancelled, why),
             Err(Stop::Refused(refusal)) => {
-                self.context.see(&refusal);
+                self.context.note_if_late(&refusal);
                 let Refusal { outcome, mut why } = refusal;
                 if !self.group.sent.is_empty() {
                     why += "; only the listed signals were sent";

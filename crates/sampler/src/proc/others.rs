@@ -69,8 +69,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Returns a program that was not read in time, which the process's user can cause. So its name must not protect it.
-    pub(crate) fn unread() -> Self {
+    /// Returns a program that was not read in time. Any user can cause that, so the process's name must not protect it.
+    pub(super) fn unread() -> Self {
         Self { exe_uid: Some(NO_OWNER), ..Self::default() }
     }
 }
@@ -248,13 +248,14 @@ impl Others {
         (now < program.fresh_until && *program.comm == *stat.comm).then(|| program.clone())
     }
 
-    /// Reads the program through one open directory; empty if the process has exited or is unreadable.
+    /// Reads the program through one open directory; empty if the process has exited or is unreadable, and `None` if it was not
+    /// read in time.
     pub(crate) fn read_program(
         &mut self,
         proc: &Proc,
         stat: &Stat,
         (now, commands): (Duration, Commands),
-    ) -> Program {
+    ) -> Option<Program> {
         let mut program = Program {
             comm: stat.comm.as_str().into(),
             fresh_until: self.fresh(stat, now),
@@ -270,15 +271,15 @@ impl Others {
         let (exe, exe_uid, command) = match proc.process(key.pid).and_then(|process| process.patiently(read))
         {
             Ok(read) => read,
-            Err(LATE) => return Program::unread(),
-            Err(_) => return program,
+            Err(LATE) => return None,
+            Err(_) => return Some(program),
         };
         (program.exe, program.exe_uid, program.command) =
             (exe.map(Into::into), exe_uid, command.map(Into::into));
         if let Some(known) = self.known.get_mut(&stat.key.pid).filter(|known| known.key == stat.key) {
             known.program = Some(program.clone());
         }
-        program
+        Some(program)
     }
 
     /// Returns until when the properties of a process may be cached. Most changes of cgroup or program happen

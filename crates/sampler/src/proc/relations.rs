@@ -341,7 +341,8 @@ impl Relations {
         let genuine = named.into_iter().filter(|stat| {
             let program = match self.others.program(stat, now) {
                 Some(program) => program,
-                None => self.others.read_program(proc, stat, (now, self.commands)),
+                // Root's CRIU must be recognized although it was not read in time.
+                None => self.others.read_program(proc, stat, (now, self.commands)).unwrap_or_default(),
             };
             is_criu(&stat.comm, Some(0), (program.exe.as_deref(), program.exe_uid))
         });
@@ -396,7 +397,10 @@ impl Relations {
                     Some(program) => program,
                     // Out of time: the program is read in a later interval and unknown until then.
                     None if time.climb_until.passed() => Program::unread(),
-                    None => self.others.read_program(proc, &other.stat, (time.now, self.commands)),
+                    None => {
+                        let read = self.others.read_program(proc, &other.stat, (time.now, self.commands));
+                        read.unwrap_or_else(Program::unread)
+                    }
                 };
                 let relative =
                     relative((other, program), workload, self.ticks_per_second).ok_or(Gap::Malformed)?;
@@ -433,4 +437,35 @@ fn relative(
 
 const fn gap(error: ReadError) -> Gap {
     if error.is_denied() { Gap::NotPermitted } else { Gap::Unreadable }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "runs a program")]
+mod tests {
+    use std::process::Command;
+
+    use bailiff_proc::NO_OWNER;
+    use bailiff_snapshot::workload::Home;
+
+    use super::*;
+
+    #[test]
+    fn name_of_a_program_that_was_not_read_in_time_does_not_protect() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let (proc, now) = (Proc::own().unwrap(), Duration::from_secs(1_000_000));
+        let owners = [Duration::ZERO, Duration::from_mins(1)].map(|patience| {
+            let mut relations = Relations::new(100.0, &SamplerSettings::default());
+            relations.begin();
+            let holder = proc.stat_blocking(std::process::id()).unwrap();
+            relations.holder(Node::new(&holder, Some(0), Home::Tree), Member::new(&holder, None));
+            let other = relations.others.read(&proc, child.id(), now).unwrap().unwrap();
+            relations.enter(other);
+            relations.find_workloads(&HashSet::new());
+            let none = (HashSet::new(), &HashSet::new());
+            relations.relatives(&proc, none, Time::of(now, patience)).unwrap()[0].exe_uid
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(owners, [Some(NO_OWNER), Some(0)]);
+    }
 }
