@@ -2,6 +2,7 @@
 
 mod pick;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +64,9 @@ pub(crate) struct EvalContext<'a> {
     pub(crate) absent: &'a [Vec<(usize, Absent)>; Kind::COUNT],
     /// Active holds of owners.
     pub(crate) owner_holds: &'a [OwnerHoldStatus],
+    /// Places of the workloads against which no rule in force would take a destructive step now. Empty if no rule has
+    /// `pick`.
+    pub(crate) withheld: &'a HashSet<usize>,
     /// Index of the rule in the policy.
     pub(crate) rule: usize,
     pub(crate) verdicts: &'a mut Vec<Verdict>,

@@ -1,7 +1,7 @@
 //! Selects the next destructive step. One action at a time: decided in one snapshot, confirmed in the next, and
 //! withheld while a hold is active.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub(crate) struct ActionTracker {
     pub(crate) back_offs: BackOffs,
 }
 
-/// Hash of a condition, and a target.
+/// Hash of a condition, and the target of an action.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Turn(pub(crate) String, pub(crate) TargetId);
 
@@ -293,11 +293,11 @@ impl Engine {
     fn charge(&self, candidate: &Candidate, tick: &Tick<'_>) -> Option<Charge> {
         let evaluator =
             self.evaluators.get(candidate.rule).filter(|evaluator| evaluator.mode == Mode::Enforce)?;
-        let owner = &tick.view.targets[candidate.owner];
+        let target = &tick.view.targets[candidate.subject];
         Some(Charge {
             at: tick.stamp(),
-            subject: Arc::new(subject::of(&tick.view.targets[candidate.subject], tick.view)),
-            turn: Turn(evaluator.rule.condition.clone(), owner.id.clone()),
+            subject: Arc::new(subject::of(target, tick.view)),
+            turn: Turn(evaluator.rule.condition.clone(), target.id.clone()),
         })
     }
 
@@ -453,20 +453,37 @@ impl Engine {
         {
             return Some(Hold::Undelivered);
         }
-        let owner = &tick.view.targets[candidate.owner];
-        let turn = Turn(evaluator.rule.condition.clone(), owner.id.clone());
+        let turn = Turn(evaluator.rule.condition.clone(), target.id.clone());
         let again = self.actions.turns.get(&turn).map(|at| at.ago(tick.now, tick.boot_id()));
         let waits = !candidate.progress.acted || candidate.progress.refused;
         if waits && again.is_some_and(|ago| ago < evaluator.rule.cooldown) {
             return Some(Hold::Cooldown);
         }
-        let uid = subject::owner(target, tick.view);
         let is_by_request = step.is_some_and(|step| step.action.is_by_request());
         // Releasing a lease, cancelling a job or evicting a pod requires no privilege over its processes.
-        if target.kind != Kind::Lease && !is_by_request && self.only.is_some_and(|only| uid != Some(only)) {
+        if target.kind != Kind::Lease && !is_by_request && !self.may_signal(target, tick.view) {
             return Some(Hold::Rights);
         }
         self.actions.against(target, tick.view, &self.policy.limits)
+    }
+
+    fn may_signal(&self, target: &Target, view: &View) -> bool {
+        self.only.is_none_or(|only| subject::owner(target, view) == Some(only))
+    }
+
+    /// Returns the places of the workloads against which destructive steps of every rule would be withheld, because of an
+    /// earlier failure, a missing privilege, the owner's breaker or a budget. Empty if no rule has `pick`.
+    pub(super) fn withheld(&self, view: &View) -> HashSet<usize> {
+        if self.evaluators.iter().all(|evaluator| evaluator.picking.is_none()) {
+            return HashSet::new();
+        }
+        let workloads = view.targets.iter().enumerate().filter(|(_, target)| target.kind == Kind::Workload);
+        let is_withheld = |target: &Target| {
+            self.actions.failed.contains(&target.id)
+                || !self.may_signal(target, view)
+                || self.actions.against(target, view, &self.policy.limits).is_some()
+        };
+        workloads.filter(|(_, target)| is_withheld(target)).map(|(place, _)| place).collect()
     }
 
     /// Returns the holds of the whole node.

@@ -173,6 +173,7 @@ impl Engine {
         let mut candidates = Vec::new();
         let mut shares = shares::Shares::default();
         let owner_holds: Vec<OwnerHoldStatus> = self.owner_holds(now).collect();
+        let withheld = self.withheld(&view);
         for (place, evaluator) in self.evaluators.iter_mut().enumerate() {
             let mut counts = matches::Counts::default();
             let mut context = evaluator::EvalContext {
@@ -183,6 +184,7 @@ impl Engine {
                 populations: &self.populations,
                 absent: &absent,
                 owner_holds: &owner_holds,
+                withheld: &withheld,
                 counts: &mut counts,
                 rule: place,
                 verdicts: &mut verdicts,

@@ -1,7 +1,8 @@
 //! The state of `pick`: candidate workloads with their streaks, the order among them, and the workload picked on each GPU.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use bailiff_snapshot::{Streak, Truth};
 
@@ -11,6 +12,9 @@ use super::progress::Progress;
 use crate::policy::{Condition, Order, Pick, Span};
 use crate::value::Test;
 use crate::view::{Target, TargetId, View};
+
+/// A workload that was passed over, because steps against it were withheld, is picked last for this time.
+const PASSED_OVER: Duration = Duration::from_hours(1);
 
 /// State of a rule with `pick`.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub(crate) struct Picking {
     pub(super) picked: HashMap<usize, Picked>,
     /// Workloads that the rule does not try again.
     pub(super) given_up: BTreeSet<TargetId>,
+    /// Workloads that were passed over, and when, since boot.
+    passed_over: BTreeMap<TargetId, Duration>,
 }
 
 /// The workload that was picked on a GPU.
@@ -45,8 +51,10 @@ pub(super) struct Candidate {
     pub(super) place: usize,
     pub(super) outcome: Truth,
     pub(super) streak: Streak,
-    /// Whether its owner holds it.
+    /// Whether its owner holds it, so that it is not picked.
     pub(super) held: bool,
+    /// Whether a step against it would be withheld.
+    pub(super) withheld: bool,
 }
 
 impl Picking {
@@ -59,7 +67,24 @@ impl Picking {
             streaks: Vec::new(),
             picked: HashMap::new(),
             given_up: BTreeSet::new(),
+            passed_over: BTreeMap::new(),
         }
+    }
+
+    /// Returns whether a candidate is picked only if no other is eligible.
+    pub(super) fn comes_last(&self, seen: &Candidate, view: &View) -> bool {
+        seen.withheld || self.passed_over.contains_key(&view.targets[seen.place].id)
+    }
+
+    pub(super) fn pass_over(&mut self, id: TargetId, tick: &Tick<'_>) {
+        self.passed_over.insert(id, tick.now.boot);
+    }
+
+    /// Forgets workloads that no longer exist, and those that were passed over long ago.
+    pub(super) fn keep_to(&mut self, tick: &Tick<'_>) {
+        let exists = |id: &TargetId| tick.view.targets.iter().any(|target| target.id == *id);
+        self.given_up.retain(exists);
+        self.passed_over.retain(|id, at| tick.now.boot.saturating_sub(*at) < PASSED_OVER && exists(id));
     }
 
     pub(crate) fn progress(&mut self, gpu: usize) -> Option<&mut Progress> {
@@ -114,7 +139,7 @@ impl Picking {
         *streak
     }
 
-    /// Returns the first candidate on a GPU in the rule's order.
+    /// Returns the first candidate on a GPU: those against which no step is withheld first, in the rule's order.
     pub(super) fn best(&self, gpu: usize, seen: &[Candidate], tick: &Tick<'_>) -> Option<Candidate> {
         let view = tick.view;
         let needed = self.idle_for.samples(tick.interval);
@@ -130,17 +155,31 @@ impl Picking {
         let shortage = self.wanted.and_then(|wanted| Some(wanted - free(view, place)?));
         let ranked = eligible.map(|seen| Ranked {
             seen: *seen,
+            comes_last: self.comes_last(seen, view),
             held: held(&view.targets[seen.place], (view, place)),
             age: youngest(&view.targets[seen.place], view),
             priority: view.priority(&view.targets[seen.place], place),
         });
         ranked.min_by(|one, other| one.compare(other, (&self.order, shortage))).map(|ranked| ranked.seen)
     }
+
+    /// Returns whether another candidate on a GPU is eligible against which no step is withheld.
+    pub(super) fn has_other(
+        &self,
+        (gpu, place): (usize, usize),
+        seen: &[Candidate],
+        tick: &Tick<'_>,
+    ) -> bool {
+        let is_other = |other: &&Candidate| other.place != place && !self.comes_last(other, tick.view);
+        let others = seen.iter().filter(is_other).copied();
+        self.best(gpu, &others.collect::<Vec<_>>(), tick).is_some()
+    }
 }
 
 /// A candidate with the values that orders compare.
 struct Ranked {
     seen: Candidate,
+    comes_last: bool,
     /// Bytes held on this GPU.
     held: u64,
     /// Milliseconds since its youngest process started.
@@ -161,7 +200,8 @@ impl Ranked {
             Order::Largest => other.held.cmp(&self.held),
             Order::Youngest => self.age.cmp(&other.age),
         };
-        order.iter().map(by).find(|ordering| ordering.is_ne()).unwrap_or(Ordering::Equal)
+        let by_order = || order.iter().map(by).find(|ordering| ordering.is_ne()).unwrap_or(Ordering::Equal);
+        self.comes_last.cmp(&other.comes_last).then_with(by_order)
     }
 
     /// Candidates that hold enough come first, smallest first; then the others, largest first.

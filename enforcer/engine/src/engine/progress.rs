@@ -10,6 +10,9 @@ use crate::verdict::{Hold, Outcome};
 /// An undelivered notification that a step waits for is sent again after this time.
 const AGAIN: Duration = Duration::from_mins(1);
 
+/// With this many cancelled attempts, another workload is picked.
+const CANCELLED: u8 = 3;
+
 /// Progress of one match.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all combinations occur")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +83,17 @@ impl Progress {
             Action::Notify(channels) => Some(channels.as_slice()),
             _ => None,
         })
+    }
+
+    /// Returns whether the next step waits although it has been due for a while: for a delivery, for the cooldown after a
+    /// refusal, or after several attempts that were cancelled.
+    pub(crate) fn stalls(&self, rule: &Rule, since: u32, interval: Duration) -> bool {
+        let place = usize::from(self.step);
+        let undelivered = rule.then.get(place).filter(|_| !self.delivered && rule.requires_notice(place));
+        let waits = |step: &Step| {
+            since > step.after.samples(interval).saturating_add(Span::Time(AGAIN).samples(interval))
+        };
+        self.refused || self.cancelled >= CANCELLED || undelivered.is_some_and(waits)
     }
 
     /// Records a step that was taken.

@@ -6,6 +6,7 @@ mod jobs;
 mod node;
 mod owner_holds;
 mod pods;
+mod withheld_picks;
 
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ impl RuleEvaluator {
                 self.pick_on(gpu, (&mut picking, &seen), context);
             }
         }
-        picking.given_up.retain(|id| view.targets.iter().any(|target| target.id == *id));
+        picking.keep_to(context.tick);
         self.picking = Some(picking);
     }
 
@@ -54,7 +54,9 @@ impl RuleEvaluator {
         let held: HashSet<&TargetId> = holds.map(|hold| &hold.target).collect();
         let seen = workloads.filter_map(|(place, (target, outcome))| {
             let streak = picking.feed(*context.seen.get(place)?, outcome, gaps);
-            Some(Candidate { place, outcome, streak, held: held.contains(&target.id) })
+            let held = held.contains(&target.id);
+            let withheld = self.kills() && context.withheld.contains(&place);
+            Some(Candidate { place, outcome, streak, held, withheld })
         });
         seen.collect()
     }
@@ -119,13 +121,15 @@ impl RuleEvaluator {
     fn still_picked(
         &self,
         (gpu, picked): (Needy, Picked),
-        (picking, seen): (&mut Picking, &[Candidate]),
+        (picking, others): (&mut Picking, &[Candidate]),
         context: &mut EvalContext<'_>,
     ) -> Option<(Picked, Candidate)> {
         let view = context.tick.view;
         // A workload that no longer exists needs no verdict; the audit log has the action that ended it.
-        let seen = seen.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()?;
+        let seen = others.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()?;
         let needed = picking.idle_for.samples(context.tick.interval);
+        let stalls = picked.progress.stalls(&self.rule, picked.since, context.tick.interval);
+        let comes_last = picking.comes_last(&seen, view);
         let why = if picked.progress.failed {
             picking.given_up.insert(picked.target.clone());
             "an earlier action failed, and no other step is left"
@@ -141,6 +145,16 @@ impl RuleEvaluator {
             "the workload no longer matches"
         } else if holds(seen.place, gpu.place, view) == Truth::False {
             "the workload no longer holds memory on this GPU"
+        } else if (stalls || comes_last)
+            && !picked.progress.in_flight
+            && gpu.need == Truth::True
+            && picking.has_other((gpu.place, seen.place), others, context.tick)
+        {
+            // Otherwise a user could shield large workloads with a small one against which no step is taken.
+            if stalls {
+                picking.pass_over(picked.target.clone(), context.tick);
+            }
+            "steps against it are withheld, and another workload is eligible"
         } else {
             return Some((picked, seen));
         };

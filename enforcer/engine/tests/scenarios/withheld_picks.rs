@@ -1,0 +1,96 @@
+//! A workload against which no step is taken keeps no other from being picked.
+
+use bailiff_engine::verdict::Outcome;
+use bailiff_snapshot::SubordinateUids;
+
+use super::node::Node;
+use super::{crowded, picking};
+
+/// Returns a node with two idle workloads: a small one of uid 1000, which comes first, and one of uid 1001.
+fn with_small_and_large(rules: &str) -> Node {
+    let mut node = crowded(&[(4100, 7000), (4200, 9000)]);
+    node.engine.set_subordinate(SubordinateUids::default());
+    node.process(4200).uid = Some(1001);
+    node.reload(rules);
+    node
+}
+
+/// Ends the first action: the process has exited, but the GPU needs more memory.
+fn release(node: &mut Node, pid: u32) {
+    node.report(Outcome::Released);
+    node.processes.remove(&pid);
+}
+
+#[test]
+fn workload_of_a_failed_action_is_picked_last_on_its_other_gpus() {
+    let mut node = with_small_and_large(&picking(""));
+    node.gpus[1].free_mib = 1000;
+    node.process(4100).gpus = vec![0, 1];
+    node.process(4200).gpus = vec![1];
+    let before = node.ticks(5);
+    assert_eq!(before[4], "slurm:4100 terminate");
+    node.report(Outcome::Failed);
+    let events = node.ticks(3);
+    assert!(events[0].ends_with("slurm:4100 reprieved, slurm:4200 notify owner"), "{events:?}");
+    assert_eq!(events[2], "slurm:4200 terminate");
+}
+
+#[test]
+fn user_whose_budget_is_used_up_is_picked_last() {
+    let one = picking("").replace("per_user_hour: 100", "per_user_hour: 1");
+    let mut node = with_small_and_large(&one);
+    node.process(4300).mib = Some(7000);
+    assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
+    assert_eq!(
+        node.tick(),
+        "",
+        "an action that is being carried out is not cancelled by its own entry in the budget"
+    );
+    release(&mut node, 4100);
+    let events = node.ticks(3);
+    assert_eq!(events[2], "slurm:4200 terminate", "the smaller 4300 has no budget left: {events:?}");
+    release(&mut node, 4200);
+    let events = node.ticks(2);
+    assert_eq!(events[0], "slurm:4300 notify owner", "no other is eligible");
+    assert_eq!(events[1], "slurm:4300 withheld terminate: user_budget");
+}
+
+#[test]
+fn workload_without_a_delivered_notice_is_passed_over_after_a_minute() {
+    let steps = "{after: {samples: 1}, terminate: {requires_notice: true}}";
+    let mut node = with_small_and_large(&picking("").replace("{after: {samples: 1}, terminate: {}}", steps));
+    assert_eq!(node.ticks(4)[3], "slurm:4100 withheld terminate: undelivered");
+    let events = node.ticks(13);
+    assert_eq!(events[11..], ["slurm:4100 notify owner", "slurm:4100 reprieved, slurm:4200 notify owner"]);
+    assert!(!node.ticks(40).concat().contains("4100"), "they do not take turns");
+}
+
+#[test]
+fn workload_with_three_cancelled_attempts_is_passed_over_for_an_hour() {
+    let mut node = with_small_and_large(&picking(""));
+    assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
+    for _ in 0..2 {
+        node.report(Outcome::Cancelled);
+        assert_eq!(node.ticks(2)[1], "slurm:4100 terminate");
+    }
+    node.report(Outcome::Cancelled);
+    assert_eq!(node.tick(), "slurm:4100 reprieved, slurm:4200 notify owner");
+    node.process(4200).util = Some(90);
+    assert_eq!(node.ticks(2), ["slurm:4200 reprieved, slurm:4100 notify owner", "slurm:4100 due terminate"]);
+}
+
+#[test]
+fn cooldown_applies_to_the_workload_and_not_to_its_gpu() {
+    let mut node = with_small_and_large(&picking("").replace("cooldown: 0s", "cooldown: 1h"));
+    assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
+    release(&mut node, 4100);
+    assert_eq!(node.ticks(3)[2], "slurm:4200 terminate");
+}
+
+#[test]
+fn refused_workload_is_passed_over() {
+    let mut node = with_small_and_large(&picking("").replace("cooldown: 0s", "cooldown: 1h"));
+    assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
+    node.report(Outcome::IdentityChanged);
+    assert_eq!(node.tick(), "slurm:4100 reprieved, slurm:4200 notify owner");
+}
