@@ -20,6 +20,8 @@ pub(crate) const DEVICES: &str = "/dev/nvidia";
 /// Time limit for the open files of all holders of a target together. A million descriptors take about three seconds;
 /// the usual hard limit of a process is half a million.
 pub(crate) const OPEN_FILES: Duration = Duration::from_secs(2);
+/// Content of `/proc/PID/cgroup` of kernel threads.
+const ROOT_CGROUP: &[u8] = b"0::/\n";
 /// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;
 
@@ -94,13 +96,18 @@ impl Processes {
         let new: Vec<u32> = pids.into_iter().filter(|pid| !people.contains_key(pid)).collect();
         let with_program = again.clone();
         let unreadable = ProcessTableError::Unreadable;
-        let read = self.proc.each(new.clone(), None, move |proc, pid| {
+        let read = self.proc.each(new, None, move |proc, pid| {
             let process = proc.process(pid)?;
             if with_program.contains(&pid) { Read::of(&process) } else { Read::of_any(&process) }
         });
         let read = read.map_err(unreadable)?;
+        // Many processes in deeply nested cgroups make each read slow.
+        let has_own = |(_, read): &&(u32, Result<Read, ReadError>)| {
+            read.as_ref().map_or(true, |read| !read.stat.kernel_thread)
+        };
+        let of_users = read.iter().filter(has_own).map(|(pid, _)| *pid).collect();
         let mut cgroups: BTreeMap<u32, _> =
-            self.proc.cgroups(new, None).map_err(unreadable)?.into_iter().collect();
+            self.proc.cgroups(of_users, None).map_err(unreadable)?.into_iter().collect();
         let (mut places, mut unread) = (Places::new(), BTreeMap::new());
         let mut reads = StatusReads::limited_for_root();
         for (pid, read) in read {
@@ -110,6 +117,7 @@ impl Processes {
             };
             let is_late = read.as_ref().is_err_and(|error| *error == LATE);
             let read = match read {
+                Ok(read) if read.stat.kernel_thread => Ok(Read { cgroup: ROOT_CGROUP.to_vec(), ..read }),
                 Err(LATE) => self.proc.process(pid).and_then(|it| Read::of_status(&it, cgroup?, &mut reads)),
                 Ok(read) if read.cgroup.is_empty() => cgroup.map(|cgroup| Read { cgroup, ..read }),
                 read => read,
@@ -362,6 +370,8 @@ fn located(cgroup: &[u8]) -> (Arc<Place>, Option<Arc<str>>) {
 
 #[cfg(test)]
 mod tests {
+    use bailiff_snapshot::workload::Home;
+
     use super::*;
 
     #[test]
@@ -383,6 +393,17 @@ mod tests {
         child.wait().unwrap();
         let path = program.display().to_string();
         assert_eq!(read, (None, Some(path.clone()), Some(path)));
+    }
+
+    #[test]
+    fn kernel_threads_are_in_the_root_cgroup() {
+        let proc_table = Processes::open(Path::new("/proc"), "/dev/nvidia").unwrap();
+        let table = proc_table.everybody().unwrap();
+        let root = Place::parse("0::/\n");
+        let is_elsewhere = |person: &&ProcessInfo| person.stat.kernel_thread && *person.place != root;
+        assert_eq!(table.people.values().find(is_elsewhere).map(|person| person.stat.key), None);
+        let own = &table.people[&std::process::id()].place;
+        assert_ne!(Home::of(own), Home::Unknown);
     }
 
     #[test]

@@ -20,13 +20,16 @@ use crate::process::{Proc, Process};
 
 /// Time limit for one process.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
-/// Time that the reads of all processes of a user other than root may take in each [`PERIOD`]. Reads that take less than
-/// [`SHORT`] do not count.
+/// Time that the slow reads of all processes of a user other than root may take in each [`PERIOD`].
 const BUDGET: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_mins(1);
 /// Likewise for one walk over many processes.
 const MOST_IN_A_WALK: Duration = Duration::from_millis(200);
+/// Reads that take less are not slow.
 const SHORT: Duration = Duration::from_millis(1);
+/// In a cgroup that is nested more deeply, each read of `cgroup` counts as slow, however short. In others none does, because
+/// the kernel makes such a read wait for those in deeply nested cgroups.
+const MOST_LEVELS: usize = 32;
 /// Time that reading the real uids of processes of system users may take in each [`PERIOD`]. After that, they all count for
 /// [`SYSTEM`].
 const MOST_FOR_REAL_UIDS: Duration = Duration::from_millis(200);
@@ -43,13 +46,11 @@ const LONGER: u32 = 10;
 /// Size of a thread's stack.
 const STACK: usize = 128 << 10;
 static HANGING: LazyLock<Mutex<AllReads>> = LazyLock::new(Mutex::default);
-/// The same for reads of `cgroup`, which take some microseconds, but longer in deeply nested cgroups. Many processes can be in
-/// these, so shorter reads count.
+/// The same for reads of `cgroup`, which take some microseconds, but longer in deeply nested cgroups.
 static SLOW_CGROUPS: LazyLock<Mutex<AllReads>> = LazyLock::new(|| {
     Mutex::new(AllReads {
         budget: Duration::from_secs(1),
         most_in_a_walk: Duration::from_millis(40),
-        short: Duration::from_micros(300),
         ..AllReads::default()
     })
 });
@@ -60,8 +61,6 @@ struct AllReads {
     budget: Duration,
     /// Likewise for one walk.
     most_in_a_walk: Duration,
-    /// Reads that take less do not count.
-    short: Duration,
     /// Reads by the key of the user.
     users: BTreeMap<u32, UserReads>,
     subordinate: SubordinateUids,
@@ -79,7 +78,6 @@ impl Default for AllReads {
         Self {
             budget: BUDGET,
             most_in_a_walk: MOST_IN_A_WALK,
-            short: SHORT,
             users: BTreeMap::new(),
             subordinate: SubordinateUids::default(),
             period: None,
@@ -99,6 +97,9 @@ struct UserReads {
 
 /// Results of reading processes, by pid.
 pub type Reads<T> = Vec<(u32, Result<T, ReadError>)>;
+
+/// Returns whether a read that took this long counts against the limits of its user.
+type IsSlow<T> = fn(&Result<T, ReadError>, Duration) -> bool;
 
 /// The uid of a process, and a number that no other process has: its pid, or the inode number of its directory.
 type Owned = (u32, u64);
@@ -224,7 +225,7 @@ struct Walk<I, T, O, R> {
     owner: O,
     read: R,
     limits: &'static Mutex<AllReads>,
-    short: Duration,
+    is_slow: IsSlow<T>,
     patience: Duration,
     until: Option<Deadline>,
     progress: Mutex<Progress<T>>,
@@ -258,7 +259,8 @@ where
 {
     fn new(
         items: Vec<I>,
-        (owner, read, limits): (O, R, &'static Mutex<AllReads>),
+        (owner, read): (O, R),
+        (limits, is_slow): (&'static Mutex<AllReads>, IsSlow<T>),
         (patience, until): (Duration, Option<Deadline>),
     ) -> Self {
         let progress = Progress {
@@ -271,8 +273,7 @@ where
             is_done: items.is_empty(),
         };
         let (progress, ended) = (Mutex::new(progress), Condvar::new());
-        let short = lock(limits).short;
-        Self { items, owner, read, limits, short, patience, until, progress, ended }
+        Self { items, owner, read, limits, is_slow, patience, until, progress, ended }
     }
 
     /// Reads the items. Items that were not reached before the deadline are missing at the end.
@@ -339,11 +340,12 @@ where
             let Some(item) = self.next(&mut progress) else { return };
             drop(progress);
             let began = running();
-            result = Some((self.read)(item));
+            let read = (self.read)(item);
             let took = running().saturating_sub(began);
-            if took >= self.short {
+            if (self.is_slow)(&read, took) {
                 self.charge(number, took.saturating_sub(thread.delay()));
             }
+            result = Some(read);
         }
     }
 
@@ -417,10 +419,10 @@ impl Proc {
         until: Option<Deadline>,
         read: impl Fn(&Self, u32) -> Result<T, ReadError> + Send + Sync + 'static,
     ) -> Result<Reads<T>, ReadError> {
-        self.walk((pids, until), read, &HANGING)
+        self.walk((pids, until), read, (&HANGING, is_long))
     }
 
-    /// Like [`Self::each`], for reads of `cgroup`. They have limits of their own, because that takes long in deeply nested
+    /// Like [`Self::each`], and reads `cgroup`. This has limits of its own, because it takes long in deeply nested
     /// cgroups: with Linux 6.18, 0.5 ms in 400 levels, 36 ms in 2,000, and 0.2 s in 4,000.
     ///
     /// # Errors
@@ -429,9 +431,17 @@ impl Proc {
         &self,
         pids: Vec<u32>,
         until: Option<Deadline>,
-        read: impl Fn(&Self, u32) -> Result<T, ReadError> + Send + Sync + 'static,
-    ) -> Result<Reads<T>, ReadError> {
-        self.walk((pids, until), read, &SLOW_CGROUPS)
+        read: impl Fn(&Process) -> Result<T, ReadError> + Send + Sync + 'static,
+    ) -> Result<Reads<(T, Vec<u8>)>, ReadError> {
+        let read = move |proc: &Self, pid| {
+            let process = proc.process(pid)?;
+            Ok((read(&process)?, process.cgroup()?))
+        };
+        self.walk(
+            (pids, until),
+            read,
+            (&SLOW_CGROUPS, |read, _| read.as_ref().is_ok_and(|(_, text)| is_deep(text))),
+        )
     }
 
     /// Reads `cgroup` of each process, also while other reads of the process hang.
@@ -439,14 +449,15 @@ impl Proc {
     /// # Errors
     /// As for [`Self::each`].
     pub fn cgroups(&self, pids: Vec<u32>, until: Option<Deadline>) -> Result<Reads<Vec<u8>>, ReadError> {
-        self.each_with_cgroup(pids, until, |proc, pid| proc.process(pid)?.cgroup())
+        let read = self.each_with_cgroup(pids, until, |_| Ok(()))?;
+        Ok(read.into_iter().map(|(pid, read)| (pid, read.map(|((), cgroup)| cgroup))).collect())
     }
 
     fn walk<T: Send + 'static>(
         &self,
         (mut pids, until): (Vec<u32>, Option<Deadline>),
         read: impl Fn(&Self, u32) -> Result<T, ReadError> + Send + Sync + 'static,
-        limits: &'static Mutex<AllReads>,
+        (limits, is_slow): (&'static Mutex<AllReads>, IsSlow<T>),
     ) -> Result<Reads<T>, ReadError> {
         let (proc, same) = (self.again()?, self.again()?);
         let owner = move |pid: &u32| {
@@ -458,7 +469,7 @@ impl Proc {
             // Users whose processes are slow come last.
             pids.sort_by_cached_key(|pid| self.uid_of(*pid).is_ok_and(|uid| lock(limits).is_slow(uid)));
         }
-        let results = Walk::new(pids.clone(), (owner, read, limits), (PATIENCE, until)).run();
+        let results = Walk::new(pids.clone(), (owner, read), (limits, is_slow), (PATIENCE, until)).run();
         Ok(pids.into_iter().zip(results).collect())
     }
 }
@@ -484,7 +495,7 @@ impl Process {
         patience: Duration,
         read: impl Fn(&Self) -> Result<T, ReadError> + Send + Sync + 'static,
     ) -> Result<T, ReadError> {
-        Walk::new(vec![self.again()?], (Self::owned, read, &*HANGING), (patience, None))
+        Walk::new(vec![self.again()?], (Self::owned, read), (&*HANGING, is_long), (patience, None))
             .run()
             .pop()
             .unwrap_or(Err(LATE))
@@ -508,8 +519,21 @@ impl Directory {
             let found = fstat(directory)?;
             Ok((charged(found.st_uid, &HANGING, || directory.again()), found.st_ino))
         };
-        Walk::new(vec![self], (owned, read, &*HANGING), (patience, None)).run().pop().unwrap_or(Err(LATE))
+        Walk::new(vec![self], (owned, read), (&*HANGING, is_long), (patience, None))
+            .run()
+            .pop()
+            .unwrap_or(Err(LATE))
     }
+}
+
+fn is_long<T>(_: &Result<T, ReadError>, took: Duration) -> bool {
+    took >= SHORT
+}
+
+/// Returns whether a cgroup is deeply nested. The text is empty if the path is too long.
+fn is_deep(cgroup: &[u8]) -> bool {
+    let is_deep = |line: &[u8]| line.split(|byte| *byte == b'/').count() > MOST_LEVELS + 1;
+    cgroup.is_empty() || cgroup.split(|byte| *byte == b'\n').any(is_deep)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -577,23 +601,34 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "runs a program as a user")]
-    fn short_reads_of_cgroups_count_only_for_their_user() {
+    fn slow_reads_count_only_for_their_user_and_others_for_nobody() {
         use std::os::unix::process::CommandExt;
         let sleep = || std::process::Command::new("sleep").arg("600").uid(4006).spawn().unwrap();
         let (mut child, proc) = (sleep(), Proc::own().unwrap());
         let pids: Vec<u32> = [child.id(), std::process::id()].repeat(400);
-        let read = proc.each_with_cgroup(pids, None, |_, pid| {
-            let began = cpu_time();
-            while cpu_time().saturating_sub(began) < Duration::from_micros(400) {}
-            Ok(pid)
-        });
-        let read = read.unwrap();
+        let read = |is_slow: IsSlow<()>| {
+            let short = |_: &Proc, _| {
+                let began = cpu_time();
+                while cpu_time().saturating_sub(began) < Duration::from_micros(200) {}
+                Ok(())
+            };
+            proc.walk((pids.clone(), None), short, (&SLOW_CGROUPS, is_slow)).unwrap()
+        };
+        let (none, all) = (read(|_, _| false), read(|_, _| true));
         child.kill().unwrap();
         child.wait().unwrap();
         let count =
-            |wanted| read.iter().filter(|(pid, found)| *pid == wanted && *found == Ok(wanted)).count();
-        assert!((1..300).contains(&count(child.id())), "{}", count(child.id()));
-        assert_eq!(count(std::process::id()), 400, "these tests run as root");
+            |read: &Reads<()>, of| read.iter().filter(|(pid, found)| *pid == of && found.is_ok()).count();
+        assert_eq!(count(&none, child.id()), 400, "the limit is not used");
+        assert!((1..300).contains(&count(&all, child.id())), "{}", count(&all, child.id()));
+        assert_eq!(count(&all, std::process::id()), 400, "these tests run as root");
+    }
+
+    #[test]
+    fn cgroups_are_deep_beyond_32_levels() {
+        let cgroup = |levels| format!("12:pids:/\n0::{}\n", "/a".repeat(levels));
+        assert_eq!([1, 32, 33].map(|levels| is_deep(cgroup(levels).as_bytes())), [false, false, true]);
+        assert!(is_deep(b""), "the path is too long");
     }
 
     fn all_reads(subordinate: &str) -> AllReads {

@@ -169,14 +169,13 @@ impl Others {
     ) -> Result<(), ReadError> {
         let keys: BTreeMap<u32, ProcessKey> = stale.iter().map(|(pid, stat)| (*pid, stat.key)).collect();
         let pids = keys.keys().copied().collect();
-        let read = proc.each_with_cgroup(pids, limits.until, move |proc, pid| {
-            let process = proc.process(pid)?;
-            process.check(*keys.get(&pid).ok_or(ReadError::Gone)?)?;
-            Ok((process.inode()?, process.owner().ok(), process.cgroup()?))
+        let read = proc.each_with_cgroup(pids, limits.until, move |process| {
+            process.check(*keys.get(&process.pid()).ok_or(ReadError::Gone)?)?;
+            Ok((process.inode()?, process.owner().ok()))
         })?;
         found.is_whole &= read.len() == stale.len();
         for (pid, read) in read {
-            let Some(((inode, uid, cgroup), stat)) = found.sort(pid, read)?.zip(stale.remove(&pid)) else {
+            let Some((((inode, uid), cgroup), stat)) = found.sort(pid, read)?.zip(stale.remove(&pid)) else {
                 continue;
             };
             let known = self.identified(&stat, (inode, uid, &cgroup), limits.now);
