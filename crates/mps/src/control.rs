@@ -13,6 +13,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -26,6 +27,8 @@ use crate::reply;
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Name of NVIDIA's client program.
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
+/// Group without rights (`nogroup`, `nobody`).
+const NO_GROUP: u32 = 65534;
 /// Search path for the client program if `PATH` is not set.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -111,6 +114,8 @@ pub enum ControlError {
 pub struct Control {
     program: PathBuf,
     pipes: Option<PathBuf>,
+    /// The user as whom the client program runs, if it is not that of this process.
+    user: Option<u32>,
     patience: Duration,
 }
 
@@ -136,12 +141,19 @@ impl Form {
 impl Control {
     /// Creates a client that runs this program and queries the daemon in the default pipe directory.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), pipes: None, patience: PATIENCE }
+        Self { program: program.into(), pipes: None, user: None, patience: PATIENCE }
     }
 
     /// Selects the daemon by its pipe directory.
     pub fn at(mut self, pipes: impl Into<PathBuf>) -> Self {
         self.pipes = Some(pipes.into());
+        self
+    }
+
+    /// Queries the daemon as this user, with no group of the system: a daemon does not do for it what it would do only for
+    /// root. Requires `CAP_SETUID` and `CAP_SETGID`.
+    pub const fn as_user(mut self, uid: u32) -> Self {
+        self.user = Some(uid);
         self
     }
 
@@ -191,6 +203,9 @@ impl Control {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.current_dir("/");
+        if let Some(uid) = self.user {
+            command.uid(uid).gid(NO_GROUP);
+        }
         command
     }
 

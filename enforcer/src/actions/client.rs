@@ -8,6 +8,7 @@ use bailiff_mps::control::Question;
 use bailiff_mps::{Control, reply};
 use bailiff_proc::ReadError;
 use bailiff_snapshot::{MpsStatus, Role};
+use rustix::process::geteuid;
 
 use super::context::ActionContext;
 use super::group::Group;
@@ -42,8 +43,9 @@ enum Done {
 enum DaemonOwner {
     /// Root. While its daemon does not respond, the daemon's clients are not signalled.
     Root,
-    /// The client's own user. The daemon serves no other user, so its failure does not prevent a signal.
-    Own,
+    /// The client's own user. The daemon serves no other user, so its failure does not prevent a signal. Root queries it as its
+    /// user, who may have put root's daemon of another PID namespace, which lists other pids, in its place.
+    Own(u32),
 }
 
 /// MPS processes that may serve a group.
@@ -133,7 +135,7 @@ impl Parts {
         for (pid, uid, is_contained) in running.map(facts) {
             let owner = match uid {
                 0 => DaemonOwner::Root,
-                uid if uid == group.owner => DaemonOwner::Own,
+                uid if uid == group.owner => DaemonOwner::Own(uid),
                 _ => continue,
             };
             // Any user can give very many processes this name, and root in a container, too.
@@ -184,7 +186,11 @@ impl Parts {
         }
         let mut daemons: Vec<_> = directories.into_iter().map(|(pipes, owner)| (owner, pipes)).collect();
         daemons.sort();
-        daemons.into_iter().take(MOST).map(|(owner, pipes)| (owner, mps::control(context, pipes))).collect()
+        let control = |owner: DaemonOwner, pipes| match owner {
+            DaemonOwner::Own(uid) if geteuid().is_root() => mps::control(context, pipes).as_user(uid),
+            _ => mps::control(context, pipes),
+        };
+        daemons.into_iter().take(MOST).map(|(owner, pipes)| (owner, control(owner, pipes))).collect()
     }
 }
 
@@ -207,7 +213,9 @@ impl<'a> Asked<'a> {
         for (owner, control) in &daemons {
             let until = match owner {
                 DaemonOwner::Root => until,
-                DaemonOwner::Own => until.or(*own.get_or_insert_with(|| Deadline::after(PATIENCE_WITH_OWN))),
+                DaemonOwner::Own(_) => {
+                    until.or(*own.get_or_insert_with(|| Deadline::after(PATIENCE_WITH_OWN)))
+                }
             };
             replies.push((*owner, servers((control, until), &ours)));
         }
@@ -234,7 +242,7 @@ impl<'a> Asked<'a> {
         };
         match (done, owner) {
             (Ok(note), _) => Ok(note),
-            (Err(why), DaemonOwner::Own) => Ok(format!(
+            (Err(why), DaemonOwner::Own(_)) => Ok(format!(
                 "{why}; this does not prevent the signal, because the daemon belongs to the client's user"
             )),
             (Err(why), DaemonOwner::Root) => Err(Refusal::refused(format!("{why}; no signal was sent"))),
@@ -278,7 +286,7 @@ fn stands(client: u32, replies: &[(DaemonOwner, Replies)], unqueried: Option<&st
     if let (None, Some(why)) = (&silent, unqueried) {
         return MpsMembership::Unknown(why.to_owned());
     }
-    let is_own = |(owner, _): &(DaemonOwner, Replies)| *owner == DaemonOwner::Own;
+    let is_own = |(owner, _): &(DaemonOwner, Replies)| matches!(owner, DaemonOwner::Own(_));
     match silent {
         Some(why) => MpsMembership::Unknown(why),
         // Root's daemons do not list the process, so only its own user's daemon can serve it.
@@ -315,7 +323,8 @@ mod tests {
 
     #[test]
     fn a_client_is_let_go_by_its_very_server_alone() {
-        use DaemonOwner::{Own, Root};
+        use DaemonOwner::Root;
+        const OWN: DaemonOwner = DaemonOwner::Own(1000);
         let hung = |owner| (owner, Err("hung".to_owned()));
         let cases = [
             (vec![], MpsMembership::Alone),
@@ -324,7 +333,7 @@ mod tests {
                 MpsMembership::With { daemon: 0, server: 901 },
             ),
             (
-                vec![hung(Root), replies_of(Own, &[(900, &[4100])])],
+                vec![hung(Root), replies_of(OWN, &[(900, &[4100])])],
                 MpsMembership::With { daemon: 1, server: 900 },
             ),
             (
@@ -335,13 +344,13 @@ mod tests {
                 vec![replies_of(Root, &[]), hung(Root)],
                 MpsMembership::Unknown("its control daemon: hung".into()),
             ),
-            (vec![replies_of(Root, &[]), hung(Own)], MpsMembership::Alone),
+            (vec![replies_of(Root, &[]), hung(OWN)], MpsMembership::Alone),
             (
-                vec![hung(Root), replies_of(Own, &[])],
+                vec![hung(Root), replies_of(OWN, &[])],
                 MpsMembership::Unknown("its control daemon: hung".into()),
             ),
-            (vec![hung(Own)], MpsMembership::Alone),
-            (vec![replies_of(Own, &[(900, &[7])])], MpsMembership::Alone),
+            (vec![hung(OWN)], MpsMembership::Alone),
+            (vec![replies_of(OWN, &[(900, &[7])])], MpsMembership::Alone),
         ];
         for (replies, expected) in cases {
             assert_eq!(stands(4100, &replies, None), expected, "{replies:?}");

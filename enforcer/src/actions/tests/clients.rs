@@ -1,5 +1,7 @@
 //! Tests that an MPS client is signalled only after its server has terminated it, and the exceptions.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::*;
@@ -41,6 +43,8 @@ struct Came {
     line: String,
     /// Commands that the daemon received, except `get_server_list`.
     asked: String,
+    /// The user as whom the daemon was queried.
+    user: Option<String>,
     lives: bool,
 }
 
@@ -59,13 +63,20 @@ fn act_while(
     let home = Home::new();
     let client = Holder::shell(&home, says.client);
     let server = server(&home, says.server.0, says.server.1);
-    let (pid, asked) = (client.pid(), home.0.path().join("asked"));
+    let (pid, asked, uids) = (client.pid(), home.0.path().join("asked"), home.0.path().join("uids"));
+    // The script may run as another user.
+    for (path, mode) in [(home.0.path(), 0o755), (&asked, 0o666), (&uids, 0o666)] {
+        drop(File::options().append(true).create(true).open(path));
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
     // For the pipe directories of other tests, the script exits at once.
     let text = format!(
         "[ \"$CUDA_MPS_PIPE_DIRECTORY\" = {} ] || exit 0
+id -u >> {}
 read word rest; echo \"$word $rest\" | sed 's/{}/SERVER/; s/{pid}/CLIENT/' >> {}
 case $word in get_server_list) echo {};; get_client_list) {};; get_server_status) {};; terminate_client) {};; esac",
         home.0.path().display(),
+        uids.display(),
         server.pid(),
         asked.display(),
         server.pid(),
@@ -85,7 +96,8 @@ case $word in get_server_list) echo {};; get_client_list) {};; get_server_status
     let asked = fs::read_to_string(asked).unwrap_or_default();
     let asked: Vec<&str> = asked.lines().filter(|line| !line.starts_with("get_server_list")).collect();
     let line = home.lines().last().unwrap().to_string();
-    Came { report, signals, line, asked: asked.join(", "), lives: client.lives() }
+    let user = fs::read_to_string(uids).unwrap().lines().next().map(str::to_owned);
+    Came { report, signals, line, asked: asked.join(", "), user, lives: client.lives() }
 }
 
 /// Shell programs of two clients: SIGUSR1 terminates the first, and the second catches it.
@@ -106,9 +118,9 @@ fn in_a_minute(subject: Subject) -> ActionRequest {
 
 #[test]
 fn its_server_lets_it_go_before_it_is_signalled() {
-    let Came { report, signals, asked, lives, .. } = act(&WELL, &in_a_minute);
+    let Came { report, signals, asked, user, lives, .. } = act(&WELL, &in_a_minute);
     assert_eq!((report.outcome, lives), (Outcome::Released, false), "{}", report.detail);
-    assert_eq!(signals, ["SIGTERM"]);
+    assert_eq!((signals, user.as_deref()), (vec!["SIGTERM".to_owned()], Some("0")));
     let list = "get_client_list SERVER";
     assert_eq!(asked, format!("{list}, {list}, get_server_status SERVER, terminate_client SERVER CLIENT"));
 }
@@ -156,11 +168,13 @@ fn silent_daemon_of_its_own_user_does_not_protect_it() {
         (Says { server: (0, "su"), ..hung }, "its MPS server was not found", ""),
     ];
     for (says, note, asked_for) in cases {
-        let Came { report, signals, line, asked, lives } = act(&says, &in_a_minute);
+        let Came { report, signals, line, asked, user, lives } = act(&says, &in_a_minute);
         assert_eq!((report.outcome, lives), (Outcome::Released, false), "{note}: {}", report.detail);
         assert_eq!(signals, ["SIGTERM"]);
         assert!(line.contains(note), "{line}");
         assert!(asked.contains(asked_for) && (says.server.0 == NOBODY || asked.is_empty()), "{asked}");
+        // With root's rights, the user could have a daemon of another PID namespace end a process with another pid.
+        assert!(user.is_none_or(|user| user == NOBODY.to_string()));
     }
 }
 
