@@ -236,19 +236,13 @@ mod tests {
         }
     }
 
+    fn subject((id, kind): (&str, Kind), members: Vec<Member>) -> Subject {
+        let id = TargetId(id.into());
+        Subject { id, kind, uid: None, user: None, gpus: Vec::new(), job: None, pod: None, members }
+    }
+
     fn check(case: &Case<'_>) {
-        let id = TargetId(case.id.into());
-        let members = vec![member(case.holder)];
-        let subject = Subject {
-            id,
-            kind: case.kind,
-            uid: None,
-            user: None,
-            gpus: Vec::new(),
-            job: None,
-            pod: None,
-            members,
-        };
+        let subject = subject((case.id, case.kind), vec![member(case.holder)]);
         let verified: Vec<ProcessKey> = case.verified.iter().copied().map(key).collect();
         let holds = |key: ProcessKey| Truth::from(case.holding.contains(&key.pid));
         let members = Members { subject: &subject, verified: &verified, holds };
@@ -275,21 +269,11 @@ mod tests {
 
     #[test]
     fn process_with_unknown_cgroup_may_be_a_member_of_its_relatives() {
-        let subject = |id: &str, kind| Subject {
-            id: TargetId(id.into()),
-            kind,
-            uid: None,
-            user: None,
-            gpus: Vec::new(),
-            job: None,
-            pod: None,
-            members: vec![member(11)],
-        };
-        let unclear = |unknown: ProcessInfo, (id, kind): (&str, Kind), members: &[u32]| {
+        let unclear = |unknown: ProcessInfo, target: (&str, Kind), members: &[u32]| {
             let table = Table::sorted(table().with([unknown]).people);
             let members = members.iter().map(|pid| (*pid, key(*pid))).collect();
-            Members { subject: &subject(id, kind), verified: &[], holds: |_| Truth::False }
-                .unclear(&table, &members)
+            let subject = subject(target, vec![member(11)]);
+            Members { subject: &subject, verified: &[], holds: |_| Truth::False }.unclear(&table, &members)
         };
         let (process, tree) = (("process:11@11", Kind::Process), ("workload:tree:10@10", Kind::Workload));
         let (job, container) =
@@ -309,6 +293,31 @@ mod tests {
         for (what, found, expected) in cases {
             assert_eq!(found, expected, "{what}");
         }
+    }
+
+    #[test]
+    fn descendant_with_unknown_memory_may_be_a_separate_target() {
+        let separate = |target, holds: fn(u32) -> Truth| {
+            let members = [11, 12].map(|pid| (pid, key(pid))).into();
+            let subject = subject(target, vec![member(11)]);
+            Members { subject: &subject, verified: &[], holds: |key: ProcessKey| holds(key.pid) }
+                .separate(&members)
+        };
+        let (process, tree) = (("process:11@11", Kind::Process), ("workload:tree:10@10", Kind::Workload));
+        assert_eq!(separate(process, |_| Truth::Unknown), Some(12), "11 was evaluated");
+        assert_eq!(separate(process, |pid| if pid == 12 { Truth::False } else { Truth::Unknown }), None);
+        assert_eq!(separate(tree, |_| Truth::Unknown), None, "it belongs to the workload");
+    }
+
+    #[test]
+    fn memory_of_a_subject_is_unknown_without_that_of_each_holder() {
+        let holder = |vram| Member { vram, ..member(11) };
+        let other = Member { holds: false, vram: Some(9), ..member(12) };
+        let memory = |kind, members: &[Member]| subject(("", kind), members.to_vec()).memory();
+        assert_eq!(memory(Kind::Process, &[holder(Some(3)), holder(Some(4)), other.clone()]), Some(7));
+        assert_eq!(memory(Kind::Process, &[holder(Some(3)), holder(None)]), None);
+        assert_eq!(memory(Kind::Process, std::slice::from_ref(&other)), None);
+        assert_eq!(memory(Kind::Pod, &[other]), Some(0), "pods can have no process with memory");
     }
 
     #[test]

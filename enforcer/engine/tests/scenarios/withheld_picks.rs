@@ -6,6 +6,8 @@ use bailiff_snapshot::SubordinateUids;
 use super::node::Node;
 use super::{crowded, picking};
 
+const HOUR: u64 = 3_600_000;
+
 /// Returns a node with two idle workloads: a small one of uid 1000, which comes first, and one of uid 1001.
 fn with_small_and_large(rules: &str) -> Node {
     let mut node = crowded(&[(4100, 7000), (4200, 9000)]);
@@ -77,6 +79,24 @@ fn workload_with_three_cancelled_attempts_is_passed_over_for_an_hour() {
     assert_eq!(node.tick(), "slurm:4100 reprieved, slurm:4200 notify owner");
     node.process(4200).util = Some(90);
     assert_eq!(node.ticks(2), ["slurm:4200 reprieved, slurm:4100 notify owner", "slurm:4100 due terminate"]);
+    // After an hour, the order of the rule applies again.
+    node.process(4100).util = Some(90);
+    node.wait(HOUR);
+    node.process(4100).util = Some(0);
+    node.process(4200).util = Some(0);
+    let events = node.ticks(3);
+    assert_eq!(events[2], "slurm:4100 notify owner", "{events:?}");
+}
+
+#[test]
+fn workload_that_cannot_be_signalled_is_picked_last_by_rules_with_a_destructive_step() {
+    let flag = "[{flag: warning}]";
+    let notify = "[{notify: [owner]}, {after: {samples: 1}, terminate: {}}]";
+    for (steps, expected) in [(notify, "slurm:4200 notify owner"), (flag, "slurm:4100 flag")] {
+        let mut node = with_small_and_large(&picking("").replace(notify, steps));
+        node.engine.limit_to(1001);
+        assert_eq!(node.ticks(3)[2], expected);
+    }
 }
 
 #[test]
