@@ -21,6 +21,8 @@ const CGROUP1: u64 = 0x0027_e0eb;
 const HIERARCHIES: [&str; 7] = ["", "unified", "systemd", "memory", "pids", "freezer", "devices"];
 /// Maximum depth of nested cgroups.
 const DEEPEST: u32 = 16;
+/// Time limit for reading which processes are in a cgroup and below it.
+const READING: Duration = Duration::from_millis(500);
 /// Time limit for freezing; a process in state D does not freeze.
 const FREEZE: Duration = Duration::from_secs(1);
 
@@ -117,24 +119,44 @@ fn is_frozen(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(read(directory, "cgroup.events")?.lines().any(|line| line == "frozen 1"))
 }
 
-/// Collects the pids of a cgroup and its descendants. A pid in another PID namespace reads as 0,
-/// which never matches a member.
-pub(super) fn collect(directory: &OwnedFd, depth: u32, inside: &mut BTreeSet<u32>) -> Result<(), Errno> {
+/// Returns the pid of a process in a cgroup or below it that is not one of these, if there is one. A pid in another PID namespace
+/// reads as 0, which is none of these.
+///
+/// # Errors
+/// If a cgroup cannot be read, or not all in time: users can have very many.
+pub(super) fn other_process(directory: &OwnedFd, ours: &BTreeSet<u32>) -> Result<Option<u32>, Errno> {
+    other_below(directory, ours, (0, Deadline::after(READING)))
+}
+
+fn other_below(
+    directory: &OwnedFd,
+    ours: &BTreeSet<u32>,
+    (depth, until): (u32, Deadline),
+) -> Result<Option<u32>, Errno> {
     if depth > DEEPEST {
         return Err(Errno::LOOP);
     }
+    if until.passed() {
+        return Err(Errno::TIMEDOUT);
+    }
     for line in read(directory, "cgroup.procs")?.lines() {
-        inside.insert(line.trim().parse().map_err(|_| Errno::INVAL)?);
+        let pid = line.trim().parse().map_err(|_| Errno::INVAL)?;
+        if !ours.contains(&pid) {
+            return Ok(Some(pid));
+        }
     }
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         if entry.file_type() == FileType::Directory && !matches!(name.to_bytes(), b"." | b"..") {
             let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            collect(&openat(directory, name, flags, Mode::empty())?, depth + 1, inside)?;
+            let below = openat(directory, name, flags, Mode::empty())?;
+            if let Some(other) = other_below(&below, ours, (depth + 1, until))? {
+                return Ok(Some(other));
+            }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 pub(super) fn put(directory: &OwnedFd, name: &str, _: &Permit) -> Result<(), Errno> {
@@ -164,6 +186,29 @@ mod tests {
     use super::*;
     use bailiff_engine::Kind;
     use bailiff_engine::view::TargetId;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "creates directories that look like cgroups")]
+    fn other_processes_of_nested_cgroups_are_found_in_time_or_not_at_all() {
+        let root = tempfile::tempdir().unwrap();
+        let create = |path: &Path, pids: &str| {
+            std::fs::create_dir_all(path).unwrap();
+            std::fs::write(path.join("cgroup.procs"), pids).unwrap();
+        };
+        create(root.path(), "7\n8\n");
+        create(&root.path().join("a"), "");
+        create(&root.path().join("a/b"), "9\n");
+        let directory = openat(CWD, root.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let other = |ours: &[u32]| other_process(&directory, &ours.iter().copied().collect());
+        assert_eq!([other(&[7, 8, 9]), other(&[7, 8]), other(&[8, 9])], [Ok(None), Ok(Some(9)), Ok(Some(7))]);
+        let late = other_below(&directory, &BTreeSet::new(), (0, Deadline::after(Duration::ZERO)));
+        assert_eq!(late, Err(Errno::TIMEDOUT));
+        let deepest = root.path().join("a/b").join(vec!["c"; 15].join("/"));
+        for path in deepest.ancestors().take(15) {
+            create(path, "");
+        }
+        assert_eq!(other(&[7, 8, 9]), Err(Errno::LOOP));
+    }
 
     #[test]
     fn only_the_whole_of_a_container_or_unit_has_a_path() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::cgroup::{CGROUP2, Frozen, collect, open, path, put};
+use super::cgroup::{CGROUP2, Frozen, open, other_process, path, put};
 use super::group::Group;
 use super::inbox::Inbox;
 use super::permit::Permit;
@@ -23,9 +23,9 @@ pub(super) fn kill(root: &Path, inbox: &Inbox, group: &mut Group<'_>, permit: &P
     let frozen = Frozen::new(&directory, permit).map_err(|error| format!("it cannot be frozen: {error}"))?;
     group.renew().map_err(|refusal| refusal.why)?;
     let verified: BTreeSet<u32> = group.left().map(|held| held.found.key().pid).collect();
-    let mut inside = BTreeSet::new();
-    collect(&directory, 0, &mut inside).map_err(|error| format!("it cannot be read: {error}"))?;
-    if let Some(other) = inside.difference(&verified).next() {
+    let other =
+        other_process(&directory, &verified).map_err(|error| format!("it cannot be read: {error}"))?;
+    if let Some(other) = other {
         return Err(format!("it contains process {other}, which was not verified"));
     }
     inbox

@@ -5,14 +5,19 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use bailiff_snapshot::freezer;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::cgroup::{collect, read};
+use super::cgroup::{other_process, read};
 use super::permit::Permit;
+use crate::clock::Deadline;
 use crate::process_table::Processes;
+
+/// Time limit for reading the cgroups of a target.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// A frozen cgroup, with its control file open.
 pub(super) struct Frozen {
@@ -33,9 +38,15 @@ pub(super) fn is_frozen(root: &Path, proc_table: &Processes, pid: u32) -> bool {
 /// If a cgroup cannot be thawed, or contains other processes.
 pub(super) fn find(root: &Path, proc_table: &Processes, pids: &[u32]) -> Result<Vec<Frozen>, String> {
     let ours: BTreeSet<u32> = pids.iter().copied().collect();
-    let paths: BTreeSet<String> = pids.iter().flat_map(|pid| frozen_paths(root, proc_table, *pid)).collect();
+    let until = Deadline::after(LONGEST);
+    let mut paths = BTreeSet::new();
+    for pid in pids {
+        in_time(until)?;
+        paths.extend(frozen_paths(root, proc_table, *pid));
+    }
     let mut found: Vec<Frozen> = Vec::new();
     for path in paths {
+        in_time(until)?;
         let frozen = Frozen::above(root, &path)?;
         if found.iter().all(|other| other.path != frozen.path) {
             frozen.holds_only(root, &ours)?;
@@ -43,6 +54,10 @@ pub(super) fn find(root: &Path, proc_table: &Processes, pids: &[u32]) -> Result<
         }
     }
     Ok(found)
+}
+
+fn in_time(until: Deadline) -> Result<(), String> {
+    if until.passed() { Err("its cgroups were not read in time".to_owned()) } else { Ok(()) }
 }
 
 /// Returns the frozen cgroups of a process.
@@ -83,11 +98,10 @@ impl Frozen {
     /// Fails if the cgroup contains other processes, because those must stay frozen.
     fn holds_only(&self, root: &Path, ours: &BTreeSet<u32>) -> Result<(), String> {
         let path = &self.path;
-        let mut inside = BTreeSet::new();
-        open(root, path, OFlags::DIRECTORY)
-            .and_then(|directory| collect(&directory, 0, &mut inside))
+        let other = open(root, path, OFlags::DIRECTORY)
+            .and_then(|directory| other_process(&directory, ours))
             .map_err(|error| format!("its cgroup {path} is frozen and cannot be read: {error}"))?;
-        match inside.difference(ours).next() {
+        match other {
             None => Ok(()),
             Some(other) => {
                 Err(format!("its cgroup {path} is frozen; process {other} in it is not part of the target"))

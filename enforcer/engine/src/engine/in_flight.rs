@@ -24,6 +24,8 @@ use bailiff_snapshot::{SubordinateUids, Truth};
 
 /// A decision that is not on disk after this time is dropped and made again.
 const DISK: Duration = Duration::from_mins(1);
+/// After an attempt without an effect, the targets of its owner come last for this time.
+const COMES_LAST: Duration = Duration::from_mins(10);
 /// Cooldown entries older than this are removed.
 pub(crate) const OLDEST_TURN: Duration = Duration::from_hours(24 * 7);
 
@@ -81,6 +83,8 @@ pub(crate) struct ActionTracker {
     pub(crate) next_id: u64,
     /// Further uids of users, who count as one user in budgets and breakers.
     pub(crate) subordinate: SubordinateUids,
+    /// When an attempt last had no effect, since boot, by the owner of its target.
+    pub(super) without_effect: BTreeMap<Author, Duration>,
     /// Waits before Slurm or Kubernetes is asked again.
     pub(crate) back_offs: BackOffs,
 }
@@ -212,6 +216,15 @@ impl ActionTracker {
         Some(in_flight)
     }
 
+    /// Takes note of an attempt without an effect, for example because the target exited meanwhile.
+    pub(crate) fn see_effect(&mut self, in_flight: &InFlight, report: &ActionReport, now: Duration) {
+        if !report.acted && in_flight.mode != Mode::DryRun {
+            let subject = &in_flight.subject;
+            let author = self.author(subject.uid, subject.pod.as_ref().map(ObjectName::namespace));
+            self.without_effect.insert(author, now);
+        }
+    }
+
     pub(crate) fn forget_stuck(&mut self) {
         self.stuck.clear();
         self.failed.clear();
@@ -228,6 +241,8 @@ impl Engine {
     /// Decides on a step, confirms the last decision, or records why not.
     pub(super) fn decide(&mut self, tick: &Tick<'_>, mut candidates: Vec<Candidate>) -> Vec<Verdict> {
         self.actions.ledger.forget(tick.now, tick.boot_id());
+        let now = tick.now.boot;
+        self.actions.without_effect.retain(|_, at| now.saturating_sub(*at) < COMES_LAST);
         self.actions.turns.retain(|_, at| at.ago(tick.now, tick.boot_id()) < OLDEST_TURN);
         self.actions.stuck.retain(|stuck| stuck.remains(tick.view));
         self.end_pause(tick);

@@ -52,13 +52,14 @@ pub struct Peer {
 
 impl Engine {
     /// Sorts by memory, the largest target first, because budgets may not suffice for all of them. But a user may cause
-    /// every attempt against a target to be cancelled, so all targets of this user come after those of others then, and among
+    /// attempts to take long and have no effect, so all targets of this user come after those of others then, and among
     /// the pods of a namespace, which may have several authors, the pod itself.
     pub(super) fn sort(&self, candidates: &mut [Candidate], tick: &Tick<'_>) {
         let target = |candidate: &Candidate| &tick.view.targets[candidate.subject];
         let user =
             |candidate: &Candidate| subject::author(target(candidate), tick.view, &self.actions.subordinate);
-        let mut cancelled: BTreeMap<subject::Author, u8> = BTreeMap::new();
+        let recent = self.actions.without_effect.keys().map(|author| (author.clone(), 1));
+        let mut cancelled: BTreeMap<subject::Author, u8> = recent.collect();
         for candidate in candidates.iter().filter(|candidate| candidate.progress.cancelled > 0) {
             let most = cancelled.entry(user(candidate)).or_default();
             *most = candidate.progress.cancelled.max(*most);

@@ -208,6 +208,7 @@ impl Engine {
     pub fn report(&mut self, report: &ActionReport) {
         let Some(in_flight) = self.actions.finish(report) else { return };
         let now = self.last.as_ref().map_or(Duration::ZERO, |view| view.boot());
+        self.actions.see_effect(&in_flight, report, now);
         self.actions.back_offs.see((&in_flight.action, &in_flight.subject), report, now);
         let blocked_for = self.actions.back_offs.blocked_for(&in_flight.subject.id, now);
         let most = self.policy.kubernetes.as_ref().map(|kubernetes| kubernetes.pdb_max_wait);
@@ -345,6 +346,7 @@ impl Engine {
         self.actions.clear_choice();
         self.actions.failed.clear();
         self.actions.back_offs = back_off::BackOffs::default();
+        self.actions.without_effect.clear();
         self.owner_holds.clear();
         self.before = None;
     }

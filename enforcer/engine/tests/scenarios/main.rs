@@ -359,6 +359,25 @@ fn target_of_a_cancelled_action_comes_after_the_others() {
     );
 }
 
+/// Otherwise a user could delay all actions, by ending each target while the attempt against it takes long.
+#[test]
+fn targets_of_a_user_come_after_the_others_if_one_exited_during_an_attempt() {
+    let mut node = Node::new(&terminate());
+    node.process(4100).mib = Some(9000);
+    node.process(4101).mib = Some(8000);
+    node.process(4200).uid = Some(1001);
+    assert_eq!(node.ticks(4)[3], "4100 terminate");
+    node.processes.remove(&4100);
+    assert_eq!(node.tick(), "");
+    node.report(Outcome::Reprieved);
+    assert_eq!(node.ticks(2), ["4200 due terminate", "4200 terminate"]);
+    node.report(Outcome::Released);
+    node.processes.remove(&4200);
+    node.wait(600_000);
+    node.process(4202).uid = Some(1001);
+    assert_eq!(node.ticks(4)[3], "4101 terminate", "after ten minutes, the larger one comes first again");
+}
+
 #[test]
 fn only_one_request_is_in_flight() {
     let mut node = Node::new(&terminate());
