@@ -156,8 +156,8 @@ const MUTANTS: [Mutant; 37] = [
         "two actions at once",
         "enforcer/engine/src/engine/in_flight.rs",
         (
-            "let chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);\n",
-            "let chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);\n        self.actions.in_flight = None;\n",
+            "let mut chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);\n",
+            "let mut chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);\n        self.actions.in_flight = None;\n",
         ),
     ),
     mutant(

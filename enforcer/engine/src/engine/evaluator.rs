@@ -289,12 +289,30 @@ impl RuleEvaluator {
         let is_real = in_flight.mode != Mode::DryRun;
         match outcome {
             outcome if is_last => progress.give_up(outcome),
+            Outcome::Cancelled | Outcome::Reprieved => progress.cancel(),
             outcome if outcome.may_be_tried_again() => {
                 progress.cancelled = progress.cancelled.saturating_add(1);
             }
             outcome if outcome.may_pass() && is_real => progress.refused = true,
             outcome if outcome.refusal() || outcome.failure() => progress.give_up(outcome),
-            _ => progress.took(&in_flight.action),
+            _ => {
+                progress.took(&in_flight.action);
+                let is_over = usize::from(progress.step) >= self.rule.then.len();
+                if is_real && is_over && in_flight.action.ends_target() {
+                    self.start_over(number);
+                }
+            }
+        }
+    }
+
+    /// Ends a match whose target was ended. If it exists nevertheless, because other processes belong to it now, they are not
+    /// exempt.
+    fn start_over(&mut self, number: usize) {
+        if let Some(picking) = &mut self.picking {
+            picking.start_over(number);
+        } else if let Some(track) = self.tracks.get_mut(number) {
+            track.streak = Streak::default();
+            track.progress.end();
         }
     }
 

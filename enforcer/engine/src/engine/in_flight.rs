@@ -247,16 +247,15 @@ impl Engine {
         self.actions.stuck.retain(|stuck| stuck.remains(tick.view));
         self.end_pause(tick);
         // A missed snapshot between decision and confirmation drops the decision, like an unknown sample.
-        let chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);
+        let mut chosen = self.actions.chosen.take().filter(|_| tick.missed == 0);
         // A step that is being carried out remains due until it ends.
         candidates
             .retain(|candidate| !candidate.progress.in_flight && is_known(candidate.subject, tick.view));
         self.sort(&mut candidates, tick);
-        let due = chosen.and_then(|chosen| {
-            let place = candidates.iter().position(|candidate| chosen.is(candidate, tick.view))?;
-            Some((chosen, place))
-        });
-        if let Some((chosen, place)) = due {
+        let place = chosen
+            .as_ref()
+            .and_then(|chosen| candidates.iter().position(|candidate| chosen.is(candidate, tick.view)));
+        if let Some((chosen, place)) = chosen.take_if(|_| place.is_some()).zip(place) {
             // A sample taken before the decision may end the match, but cannot confirm it.
             if tick.view.boot() <= chosen.at {
                 self.actions.chosen = Some(chosen);
@@ -272,6 +271,9 @@ impl Engine {
             candidates[..=place].rotate_right(1);
             return self.confirm(&candidates, &chosen.peers, tick);
         }
+        if let Some(chosen) = &chosen {
+            self.see_unconfirmed(chosen);
+        }
         let mut verdicts = Vec::new();
         let free = self.first_free(&candidates, tick, &mut verdicts);
         if let Some(candidate) = free.filter(|_| self.actions.in_flight.is_none()) {
@@ -280,6 +282,19 @@ impl Engine {
             verdicts.extend(action.map(|action| self.say(&candidate, What::Due(action), tick)));
         }
         verdicts
+    }
+
+    /// Takes note that a decision was not confirmed, if its match goes on: the condition is unknown.
+    fn see_unconfirmed(&mut self, chosen: &Chosen) {
+        let Some(evaluator) = self.evaluators.get_mut(chosen.rule).filter(|evaluator| evaluator.kills())
+        else {
+            return;
+        };
+        let number = self.populations[evaluator.rule.target as usize].number(&chosen.owner);
+        let progress = number.and_then(|number| evaluator.progress(number));
+        if let Some(progress) = progress.filter(|progress| progress.decided) {
+            progress.cancel();
+        }
     }
 
     fn choose(&mut self, candidate: &Candidate, candidates: &[Candidate], tick: &Tick<'_>) {

@@ -122,6 +122,14 @@ impl Picking {
         }
     }
 
+    /// Starts the steps against the workload that was picked on a GPU from the beginning.
+    pub(super) fn start_over(&mut self, gpu: usize) {
+        if let Some(picked) = self.picked.get_mut(&gpu) {
+            picked.since = 0;
+            picked.progress.end();
+        }
+    }
+
     pub(crate) fn forget(&mut self) {
         self.streaks.clear();
         self.picked.clear();

@@ -10,8 +10,8 @@ use crate::verdict::{Hold, Outcome};
 /// An undelivered notification that a step waits for is sent again after this time.
 const AGAIN: Duration = Duration::from_mins(1);
 
-/// With this many cancelled attempts, another workload is picked.
-const CANCELLED: u8 = 3;
+/// With this many attempts without effect, a flag is raised, and another workload is picked.
+const WITHOUT_EFFECT: u8 = 3;
 
 /// Progress of one match.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all combinations occur")]
@@ -31,7 +31,8 @@ pub(crate) struct Progress {
     /// An action was decided in this match; only then can the match confirm a decision.
     #[serde(skip)]
     pub(crate) decided: bool,
-    /// Number of actions of this match that were cancelled before they had an effect.
+    /// Number of decisions of this match that were not confirmed, and of its actions that were cancelled before they had an
+    /// effect.
     #[serde(skip)]
     pub(crate) cancelled: u8,
     /// The last action of this match was refused. The next attempt waits for the cooldown.
@@ -41,7 +42,7 @@ pub(crate) struct Progress {
     pub(crate) in_flight: bool,
     /// An action failed, or can never be permitted; this match takes no destructive step any more.
     pub(crate) failed: bool,
-    /// The next sample raises a flag, because Kubernetes does not permit the step.
+    /// The next sample raises a flag, because Kubernetes does not permit the step, or several attempts had no effect.
     #[serde(default)]
     pub(crate) flag_due: bool,
     /// The hold that was recorded last.
@@ -85,15 +86,24 @@ impl Progress {
         })
     }
 
-    /// Returns whether the next step waits although it has been due for a while: for a delivery, for the cooldown after a
-    /// refusal, or after several attempts that were cancelled.
+    /// Takes note of a decision that was not confirmed, or of an action that was cancelled. The user can cause that, so several of
+    /// these are flagged while the match lasts.
+    pub(crate) const fn cancel(&mut self) {
+        self.cancelled = self.cancelled.saturating_add(1);
+        self.flag_due |= self.cancelled >= WITHOUT_EFFECT;
+    }
+
+    /// Returns whether the next step waits although it has been due for a while: for a delivery, for the cooldown, or after
+    /// several attempts without effect; or whether the last action is done, and the target still matches.
     pub(crate) fn stalls(&self, rule: &Rule, since: u32, interval: Duration) -> bool {
         let place = usize::from(self.step);
         let undelivered = rule.then.get(place).filter(|_| !self.delivered && rule.requires_notice(place));
         let waits = |step: &Step| {
             since > step.after.samples(interval).saturating_add(Span::Time(AGAIN).samples(interval))
         };
-        self.refused || self.cancelled >= CANCELLED || undelivered.is_some_and(waits)
+        let is_over = self.acted && place >= rule.then.len();
+        let waits_for_cooldown = self.refused || self.shown_hold == Some(Hold::Cooldown);
+        is_over || waits_for_cooldown || self.cancelled >= WITHOUT_EFFECT || undelivered.is_some_and(waits)
     }
 
     /// Records a step that was taken.

@@ -275,7 +275,12 @@ impl Action {
 
     /// Returns whether it may end the processes of its target.
     pub const fn ends_processes(&self) -> bool {
-        matches!(self, Self::Signal(_) | Self::Terminate { .. }) || self.is_by_request()
+        matches!(self, Self::Signal(_)) || self.ends_target()
+    }
+
+    /// Returns whether it ends its target if it succeeds.
+    pub(crate) const fn ends_target(&self) -> bool {
+        matches!(self, Self::Terminate { .. }) || self.is_by_request()
     }
 
     /// Returns whether it waits until a notification of the match was delivered.

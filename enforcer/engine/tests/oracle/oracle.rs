@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bailiff_engine::Kind;
 use bailiff_engine::engine::{Now, Skip};
-use bailiff_engine::policy::{Action, Limits, Mode};
+use bailiff_engine::policy::{Action, Limits, Mode, Severity};
 use bailiff_engine::verdict::{Hold, Outcome, Verdict, What};
 use bailiff_engine::view::View;
 use bailiff_snapshot::{Fault, PidNamespace, Truth, Word};
@@ -42,6 +42,8 @@ struct Requested {
     memory: Option<u64>,
     pids: Vec<u32>,
     mode: Mode,
+    /// Whether it was the rule's last step and ends its target.
+    is_last: bool,
     outcome: Option<Outcome>,
     /// Whether at some tick, according to one of the clocks, the action had begun at least an hour before.
     past: bool,
@@ -223,10 +225,20 @@ impl Oracle {
         } else {
             self.failures.entry(request.uid).or_default().surely = 0;
         }
-        let target = request.target.clone();
-        for ((_, id), track) in &mut self.tracks {
+        let is_over = request.is_last
+            && (!undone || outcome == Outcome::Gone)
+            && !outcome.failure()
+            && request.mode == Mode::Enforce;
+        let (target, condition) = (request.target.clone(), request.condition.clone());
+        for ((of, id), track) in &mut self.tracks {
             if undone && *id == target {
                 track.state.again = true;
+                track.state.without_effect += 1;
+            }
+            // The target was ended; if it still exists, its match starts over. After a restart of the engine, that is uncertain.
+            if is_over && track.state.acted && !track.state.fuzzy && *id == target && *of == condition {
+                track.put(Mark::Reset, 0);
+                track.state = MatchState { flagged: track.state.flagged, ..MatchState::default() };
             }
         }
     }
@@ -591,11 +603,14 @@ impl Oracle {
             let Some((_, idle_for, _)) = &rule.pick else { continue };
             let confirmed = u32::from(matches!(verdict.what, What::Act(..)));
             let id = verdict.subject.id.to_string();
-            let Some(step) = rule.steps.iter().position(|step| step.action == action) else {
-                return Err(format!("no such step: {verdict:?}"));
-            };
             let condition = rule.condition.clone();
             let pick = self.picks.get(&(condition.clone(), id.clone()));
+            let Some(step) = rule.steps.iter().position(|step| step.action == action) else {
+                // A flag follows several decisions without effect.
+                let is_extra = action == Action::Flag(Severity::Warning);
+                ensure!(is_extra && pick.is_some_and(|pick| pick.state.warned), "no such step: {verdict:?}");
+                continue;
+            };
             let Some(pick) = pick else { return Err(format!("picked an absent target: {verdict:?}")) };
             let idle = count(pick);
             ensure!(pick.now() == Truth::True, "picked, and `from` is {:?}: {verdict:?}", pick.now());
@@ -846,6 +861,7 @@ impl Oracle {
             memory: observed.memory(),
             pids: observed.traces().pids,
             mode: verdict.mode,
+            is_last: step + 1 == rule.steps.len() && matches!(action, Action::Terminate { .. }),
             outcome: None,
             past: false,
         });

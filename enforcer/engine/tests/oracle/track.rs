@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bailiff_engine::policy::Action;
+use bailiff_engine::policy::{Action, Severity};
 use bailiff_engine::verdict::{Hold, What};
 use bailiff_engine::view::View;
 use bailiff_snapshot::{State, Truth};
@@ -55,6 +55,8 @@ pub(crate) struct MatchState {
     pub(crate) due: Option<(u64, usize)>,
     /// Whether the last action had no effect and may be repeated.
     pub(crate) again: bool,
+    /// Number of actions without effect.
+    pub(crate) without_effect: u32,
 }
 
 /// What was found for one target at this tick.
@@ -206,6 +208,8 @@ impl Track {
         found: &Found,
         (expected, verdicts): (&[What], &[&What]),
     ) -> Checked {
+        let unknown = self.marks.iter().filter(|mark| **mark == Mark::Sample(Truth::Unknown)).count();
+        let unknown = u32::try_from(unknown).unwrap();
         let state = &mut self.state;
         let open = state.fuzzy || state.acted;
         let matches = found.outcome == Truth::True && found.count >= found.needed;
@@ -215,6 +219,11 @@ impl Track {
                 What::Notify(channels) => Action::Notify(channels.clone()),
                 _ => continue,
             };
+            // An unknown sample after a decision drops it.
+            if matches!(what, What::Flag(Severity::Warning)) && matches && state.without_effect + unknown >= 3
+            {
+                continue;
+            }
             let step = rule.steps.iter().position(|step| step.action == action);
             let Some(step) = step else { return Err(format!("no such step: {what:?}")) };
             let due = found.needed + samples(rule.steps[step].after, found.interval);

@@ -137,7 +137,8 @@ fn steps_run_once_in_order_at_their_sample() {
     node.report(Outcome::Done);
     assert_eq!(node.run("TT"), ["4100 due terminate", "4100 terminate"]);
     node.report(Outcome::Undetermined);
-    assert_eq!(node.run("TTTT"), ["", "", "", ""], "a step is done once per match");
+    let again = ["", "", "4100 flag", "4100 notify owner"];
+    assert_eq!(node.run("TTTT"), again, "a step is done once per match, which ended with the termination");
 }
 
 #[test]
@@ -357,6 +358,37 @@ fn target_of_a_cancelled_action_comes_after_the_others() {
         ["4100 due terminate", "4100 terminate"],
         "a smaller one of its user does not come first"
     );
+}
+
+/// A user can cause that, for example with a process whose CPU time becomes unknown when it exits.
+#[test]
+fn decisions_that_an_unknown_sample_drops_are_flagged_and_come_last() {
+    let mut node = Node::new(&terminate());
+    node.process(4200).util = Some(0);
+    node.process(4200).uid = Some(1001);
+    node.process(4100).mib = Some(9000);
+    assert_eq!(node.run("TTT")[2], "4100 due terminate");
+    assert_eq!(node.run("U"), ["4200 due terminate"]);
+    assert_eq!(node.run("T"), ["4200 terminate"], "the larger one has a decision that was not confirmed");
+    node.report(Outcome::Released);
+    node.processes.remove(&4200);
+    let events = node.run("TUTUT");
+    assert_eq!(events, ["4100 due terminate", "", "4100 due terminate", "", "4100 flag, 4100 due terminate"]);
+    assert_eq!(node.run("T"), ["4100 terminate"]);
+}
+
+/// A unit or container can have other processes by then.
+#[test]
+fn target_that_exists_after_its_termination_is_not_exempt() {
+    let policy = terminate().replace("target: process", "target: workload");
+    let mut node = Node::new(&policy);
+    assert_eq!(node.run("TTTT")[3], "slurm:4100 terminate");
+    node.report(Outcome::Released);
+    assert_eq!(node.run("TTTT"), ["", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
+    let mut once = Node::new(&policy.replace("{terminate: {}}", "{signal: USR1}"));
+    assert_eq!(once.run("TTTT")[3], "slurm:4100 signal");
+    once.report(Outcome::Done);
+    assert_eq!(once.run("TTTT"), [""; 4], "a signal is sent once in a match");
 }
 
 /// Otherwise a user could delay all actions, by ending each target while the attempt against it takes long.

@@ -288,8 +288,7 @@ fn pod_that_has_changed_is_evaluated_again() {
         events(&mut node, 4);
         node.report(outcome);
         events(&mut node, 4);
-        let expected = if outcome == Outcome::Gone { 1 } else { 2 };
-        assert_eq!(node.requests.len(), expected, "{outcome:?}");
+        assert_eq!(node.requests.len(), 2, "{outcome:?}");
         assert!(flagged(&node).is_empty(), "{outcome:?}");
     }
 }

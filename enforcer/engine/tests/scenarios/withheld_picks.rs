@@ -114,3 +114,41 @@ fn refused_workload_is_passed_over() {
     node.report(Outcome::IdentityChanged);
     assert_eq!(node.tick(), "slurm:4100 reprieved, slurm:4200 notify owner");
 }
+
+#[test]
+fn workload_whose_condition_is_unknown_whenever_a_decision_is_to_be_confirmed_is_passed_over() {
+    let mut node = with_small_and_large(&picking(""));
+    let mut events = node.ticks(3);
+    for _ in 0..3 {
+        events.push(node.tick());
+        node.process(4100).util = None;
+        events.push(node.tick());
+        node.process(4100).util = Some(0);
+    }
+    events.push(node.tick());
+    let expected =
+        ["slurm:4100 notify owner", "slurm:4100 due terminate", "", "slurm:4100 due terminate", ""];
+    assert_eq!(events[2..7], expected);
+    assert_eq!(events[9], "slurm:4100 reprieved, slurm:4200 notify owner");
+}
+
+#[test]
+fn workload_that_still_matches_after_the_last_step_is_passed_over() {
+    let signal = picking("").replace("terminate: {}", "signal: USR1");
+    let mut node = with_small_and_large(&signal);
+    assert_eq!(node.ticks(5)[4], "slurm:4100 signal");
+    node.report(Outcome::Done);
+    assert_eq!(node.tick(), "slurm:4100 reprieved, slurm:4200 notify owner");
+}
+
+#[test]
+fn workload_that_waits_for_its_cooldown_on_another_gpu_is_passed_over() {
+    let mut node = with_small_and_large(&picking("").replace("cooldown: 0s", "cooldown: 1h"));
+    node.gpus[1].free_mib = 1000;
+    node.process(4100).gpus = vec![0, 1];
+    node.process(4200).gpus = vec![1];
+    assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
+    node.report(Outcome::IdentityChanged);
+    let events = node.ticks(4);
+    assert!(events.concat().contains("slurm:4200 notify owner"), "{events:?}");
+}
