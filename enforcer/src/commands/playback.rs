@@ -51,11 +51,10 @@ impl Playback {
     }
 }
 
-/// Returns the simulated result of an action.
+/// Returns the simulated result of an action. A terminated target may remain in the recording, in which it was not terminated.
 fn done(id: u64, mode: Mode, action: &Action) -> ActionReport {
     let outcome = match (mode, action) {
-        (Mode::DryRun, _) => Outcome::DryRun,
-        (Mode::Enforce, Action::Terminate { .. }) => Outcome::Released,
+        (Mode::DryRun, _) | (_, Action::Terminate { .. }) => Outcome::DryRun,
         (Mode::Enforce, _) => Outcome::Done,
     };
     ActionReport { acted: mode == Mode::Enforce, ..ActionReport::new(id, outcome, "") }

@@ -284,6 +284,7 @@ impl RuleEvaluator {
     ) {
         let Some(number) = number(in_flight.owner.0, &in_flight.owner.1) else { return };
         // If the match has ended meanwhile, there is nothing to update.
+        let steps = self.rule.then.len();
         let Some(progress) = self.progress(number).filter(|progress| progress.in_flight) else { return };
         progress.in_flight = false;
         let is_real = in_flight.mode != Mode::DryRun;
@@ -297,8 +298,8 @@ impl RuleEvaluator {
             outcome if outcome.refusal() || outcome.failure() => progress.give_up(outcome),
             _ => {
                 progress.took(&in_flight.action);
-                let is_over = usize::from(progress.step) >= self.rule.then.len();
-                if is_real && is_over && in_flight.action.ends_target() {
+                progress.is_over = usize::from(progress.step) >= steps && outcome != Outcome::DryRun;
+                if progress.is_over && in_flight.action.ends_target() {
                     self.start_over(number);
                 }
             }

@@ -28,6 +28,9 @@ pub(crate) struct Progress {
     pub(crate) delivered: bool,
     /// A destructive step of this match was taken.
     pub(crate) acted: bool,
+    /// The last step of this match was an action, and it is done.
+    #[serde(default)]
+    pub(crate) is_over: bool,
     /// An action was decided in this match; only then can the match confirm a decision.
     #[serde(skip)]
     pub(crate) decided: bool,
@@ -101,9 +104,11 @@ impl Progress {
         let waits = |step: &Step| {
             since > step.after.samples(interval).saturating_add(Span::Time(AGAIN).samples(interval))
         };
-        let is_over = self.acted && place >= rule.then.len();
         let waits_for_cooldown = self.refused || self.shown_hold == Some(Hold::Cooldown);
-        is_over || waits_for_cooldown || self.cancelled >= WITHOUT_EFFECT || undelivered.is_some_and(waits)
+        self.is_over
+            || waits_for_cooldown
+            || self.cancelled >= WITHOUT_EFFECT
+            || undelivered.is_some_and(waits)
     }
 
     /// Records a step that was taken.
