@@ -20,7 +20,7 @@ pub(crate) const DEVICES: &str = "/dev/nvidia";
 /// Time limit for the open files of all holders of a target together. A million descriptors take about three seconds;
 /// the usual hard limit of a process is half a million.
 pub(crate) const OPEN_FILES: Duration = Duration::from_secs(2);
-/// Content of `/proc/PID/cgroup` of kernel threads.
+/// Stands for `/proc/PID/cgroup` of kernel threads, which is not read.
 const ROOT_CGROUP: &[u8] = b"0::/\n";
 /// Maximum number of processes in the table; more are an error.
 const MOST_PROCESSES: usize = 1 << 18;

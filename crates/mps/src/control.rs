@@ -150,8 +150,8 @@ impl Control {
         self
     }
 
-    /// Queries the daemon as this user, with no group of the system: a daemon does not do for it what it would do only for
-    /// root. Requires `CAP_SETUID` and `CAP_SETGID`.
+    /// Runs the client program as this user and without groups, so that a daemon permits no more than it permits this user.
+    /// Requires `CAP_SETUID` and `CAP_SETGID`.
     pub const fn as_user(mut self, uid: u32) -> Self {
         self.user = Some(uid);
         self

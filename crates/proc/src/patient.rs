@@ -98,7 +98,7 @@ struct UserReads {
 /// Results of reading processes, by pid.
 pub type Reads<T> = Vec<(u32, Result<T, ReadError>)>;
 
-/// Returns whether a read that took this long counts against the limits of its user.
+/// Returns whether a read with this result and duration counts against the limits of its user.
 type IsSlow<T> = fn(&Result<T, ReadError>, Duration) -> bool;
 
 /// The uid of a process, and a number that no other process has: its pid, or the inode number of its directory.
@@ -300,6 +300,11 @@ where
         std::mem::take(&mut progress.found)
     }
 
+    /// Reads a single item.
+    fn one(self) -> Result<T, ReadError> {
+        self.run().pop().unwrap_or(Err(LATE))
+    }
+
     /// Starts a thread that continues. Without one, the rest counts as too late.
     fn start(self: &Arc<Self>, progress: &mut Progress<T>) {
         (progress.began, progress.current, progress.thread) = (running(), None, None);
@@ -495,10 +500,7 @@ impl Process {
         patience: Duration,
         read: impl Fn(&Self) -> Result<T, ReadError> + Send + Sync + 'static,
     ) -> Result<T, ReadError> {
-        Walk::new(vec![self.again()?], (Self::owned, read), (&*HANGING, is_long), (patience, None))
-            .run()
-            .pop()
-            .unwrap_or(Err(LATE))
+        Walk::new(vec![self.again()?], (Self::owned, read), (&*HANGING, is_long), (patience, None)).one()
     }
 
     /// Returns the owner and the pid. After the process has exited, the owner is 0.
@@ -519,10 +521,7 @@ impl Directory {
             let found = fstat(directory)?;
             Ok((charged(found.st_uid, &HANGING, || directory.again()), found.st_ino))
         };
-        Walk::new(vec![self], (owned, read), (&*HANGING, is_long), (patience, None))
-            .run()
-            .pop()
-            .unwrap_or(Err(LATE))
+        Walk::new(vec![self], (owned, read), (&*HANGING, is_long), (patience, None)).one()
     }
 }
 

@@ -118,7 +118,7 @@ const MUTANTS: [Mutant; 37] = [
     ),
     mutant(
         "failures against a user do not hold actions",
-        "enforcer/engine/src/engine/in_flight.rs",
+        "enforcer/engine/src/engine/holds.rs",
         (
             "failing().any(|failing| failing == author)",
             "failing().any(|failing| failing == author && user.is_none())",
@@ -172,7 +172,7 @@ const MUTANTS: [Mutant; 37] = [
     ),
     mutant(
         "cooldowns are ignored",
-        "enforcer/engine/src/engine/in_flight.rs",
+        "enforcer/engine/src/engine/holds.rs",
         (
             "again.is_some_and(|ago| ago < evaluator.rule.cooldown)",
             "again.is_some_and(|ago| ago > evaluator.rule.cooldown * 1000)",
@@ -188,7 +188,7 @@ const MUTANTS: [Mutant; 37] = [
     ),
     mutant(
         "a failed action is retried",
-        "enforcer/engine/src/engine/in_flight.rs",
+        "enforcer/engine/src/engine/holds.rs",
         (
             "if self.actions.failed.contains(&target.id) {",
             "if self.actions.failed.contains(&target.id) && candidate.progress.failed {",
@@ -201,7 +201,7 @@ const MUTANTS: [Mutant; 37] = [
     ),
     mutant(
         "a refused action is tried again at once",
-        "enforcer/engine/src/engine/in_flight.rs",
+        "enforcer/engine/src/engine/holds.rs",
         (
             "let waits = !candidate.progress.acted || candidate.progress.refused;",
             "let waits = !candidate.progress.acted && !candidate.progress.refused;",

@@ -43,8 +43,9 @@ enum Done {
 enum DaemonOwner {
     /// Root. While its daemon does not respond, the daemon's clients are not signalled.
     Root,
-    /// The client's own user. The daemon serves no other user, so its failure does not prevent a signal. Root queries it as its
-    /// user, who may have put root's daemon of another PID namespace, which lists other pids, in its place.
+    /// The client's own user. The daemon serves no other user, so its failure does not prevent a signal. It is queried with
+    /// the rights of this user: the user can make the path lead to a daemon of root in another PID namespace, where the pid is
+    /// that of another process.
     Own(u32),
 }
 

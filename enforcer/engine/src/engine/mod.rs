@@ -5,6 +5,7 @@ mod back_off;
 mod breakers;
 mod evaluator;
 mod explain;
+mod holds;
 mod in_flight;
 mod ledger;
 mod matches;
@@ -208,7 +209,7 @@ impl Engine {
     pub fn report(&mut self, report: &ActionReport) {
         let Some(in_flight) = self.actions.finish(report) else { return };
         let now = self.last.as_ref().map_or(Duration::ZERO, |view| view.boot());
-        self.actions.see_effect(&in_flight, report, now);
+        self.actions.note_effect(&in_flight, report, now);
         self.actions.back_offs.see((&in_flight.action, &in_flight.subject), report, now);
         let blocked_for = self.actions.back_offs.blocked_for(&in_flight.subject.id, now);
         let most = self.policy.kubernetes.as_ref().map(|kubernetes| kubernetes.pdb_max_wait);

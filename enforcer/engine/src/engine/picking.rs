@@ -81,7 +81,7 @@ impl Picking {
     }
 
     /// Forgets workloads that no longer exist, and those that were passed over long ago.
-    pub(super) fn keep_to(&mut self, tick: &Tick<'_>) {
+    pub(super) fn prune(&mut self, tick: &Tick<'_>) {
         let exists = |id: &TargetId| tick.view.targets.iter().any(|target| target.id == *id);
         self.given_up.retain(exists);
         self.passed_over.retain(|id, at| tick.now.boot.saturating_sub(*at) < PASSED_OVER && exists(id));

@@ -594,12 +594,7 @@ impl Oracle {
         let rules = self.plan.rules.clone();
         for verdict in context.verdicts {
             let Some(rule) = rules.iter().find(|rule| *rule.name == *verdict.rule) else { continue };
-            let action = match &verdict.what {
-                What::Flag(severity) => Action::Flag(*severity),
-                What::Notify(channels) => Action::Notify(channels.clone()),
-                What::Due(action) | What::Act(_, action) => action.clone(),
-                _ => continue,
-            };
+            let Some(action) = action_of(&verdict.what) else { continue };
             let Some((_, idle_for, _)) = &rule.pick else { continue };
             let confirmed = u32::from(matches!(verdict.what, What::Act(..)));
             let id = verdict.subject.id.to_string();
@@ -1033,4 +1028,14 @@ fn gates(rule: &RulePlan, target: &ObservedTarget<'_>, (protected, wall): (Truth
         return Truth::False;
     }
     target.evaluate(&rule.when)
+}
+
+/// Returns the step that a verdict reports.
+fn action_of(what: &What) -> Option<Action> {
+    match what {
+        What::Flag(severity) => Some(Action::Flag(*severity)),
+        What::Notify(channels) => Some(Action::Notify(channels.clone())),
+        What::Due(action) | What::Act(_, action) => Some(action.clone()),
+        _ => None,
+    }
 }

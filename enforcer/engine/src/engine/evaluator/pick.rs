@@ -34,7 +34,7 @@ impl RuleEvaluator {
                 self.pick_on(gpu, (&mut picking, &seen), context);
             }
         }
-        picking.keep_to(context.tick);
+        picking.prune(context.tick);
         self.picking = Some(picking);
     }
 
