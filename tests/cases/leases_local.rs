@@ -512,6 +512,38 @@ fn forced_init_ignores_shared_locks_and_keeps_exclusive_ones() {
     reader.wait().unwrap();
 }
 
+/// Locks a GPU, writes the record of a lease whose lock holder has exited, and leaves the open file only in a socket.
+const LOCK_IN_A_SOCKET: &str = "exec python3 -c '
+import array, fcntl, json, os, socket, time
+pool = os.environ[\"POOL\"]
+held = os.open(pool + \"/gpu/0\", os.O_RDONLY)
+fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+about = {\"pidns\": os.readlink(\"/proc/self/ns/pid\")[5:-1], \"uid\": \"0\", \"user\": \"root\", \"tok\": \"7\", \"cmd\": \"train.py\",
+    \"taker\": str(os.getpid()), \"lock_holder\": \"4194303\", \"lock_holder_start\": \"1\"}
+with open(pool + \"/record/0\", \"r+\") as record:
+    record.write(json.dumps({\"lease\": \"forged\", \"about\": about}))
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+ours.sendmsg([b\"x\"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array(\"i\", [held]))])
+os.close(held)
+print(\"x\", flush=True)
+time.sleep(1000)'";
+
+#[test]
+fn lock_that_is_only_in_a_socket_shows_no_lease_and_forced_init_replaces_it() {
+    let pool = Directory::of("0");
+    let mut liar = nobody_runs(&pool, LOCK_IN_A_SOCKET);
+    let shown = gpu(&pool, 0);
+    assert_eq!((&shown["state"], &shown["lease"]), (&"unknown".into(), &Value::Null), "{shown}");
+    let mut doctor = Command::new(end_to_end::programs::bailiff());
+    doctor.args(["doctor", "--pool-dir"]).arg(pool.path()).env_remove("LEASE_REDIS_URL");
+    let report = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+    assert!(report.contains("GPU 0 is neither idle nor leased"), "{report}");
+    stdout_of(&run(&pool, &["init", "--force", "--gpus", "0"]));
+    assert_eq!(states(&pool), ["idle"]);
+    liar.kill().unwrap();
+    liar.wait().unwrap();
+}
+
 #[test]
 fn record_of_another_container_needs_a_matching_lock() {
     let pool = Directory::of("0");

@@ -47,13 +47,9 @@ const LONGER: u32 = 10;
 const STACK: usize = 128 << 10;
 static HANGING: LazyLock<Mutex<AllReads>> = LazyLock::new(Mutex::default);
 /// The same for reads of `cgroup`, which take some microseconds, but longer in deeply nested cgroups.
-static SLOW_CGROUPS: LazyLock<Mutex<AllReads>> = LazyLock::new(|| {
-    Mutex::new(AllReads {
-        budget: Duration::from_secs(1),
-        most_in_a_walk: Duration::from_millis(40),
-        ..AllReads::default()
-    })
-});
+static SLOW_CGROUPS: LazyLock<Mutex<AllReads>> = LazyLock::new(AllReads::short);
+/// The same for terminals. Those of a user do not open while the user's processes change the line discipline.
+static SLOW_TERMINALS: LazyLock<Mutex<AllReads>> = LazyLock::new(AllReads::short);
 
 /// Reads that hang, and limits for each user, so that one user's processes do not delay or prevent reads of others.
 struct AllReads {
@@ -116,6 +112,19 @@ pub fn user_of(uid: u32) -> u32 {
     lock(&HANGING).subordinate.user(uid)
 }
 
+/// Writes to the terminals of a user with `write`, in a thread with a time limit, and within limits for each user.
+///
+/// # Errors
+/// A timeout if that takes too long, an earlier call for the user still hangs, or calls for the user took 1 s in this minute.
+pub fn with_terminals_of<T: Send + 'static>(
+    uid: u32,
+    write: impl Fn() -> T + Send + Sync + 'static,
+) -> Result<T, ReadError> {
+    let owner = |uid: &u32| Ok((*uid, u64::from(*uid)));
+    let write = move |_: &u32| Ok(write());
+    Walk::new(vec![uid], (owner, write), (&*SLOW_TERMINALS, is_long), (PATIENCE, None)).one()
+}
+
 /// Returns the key of the user for which reads of processes of a uid count.
 pub(crate) fn limited_user(uid: u32) -> u32 {
     lock(&HANGING).user(uid)
@@ -133,6 +142,12 @@ fn parse_subordinate_uids(ranges: &[u8], users: &[u8]) -> SubordinateUids {
 }
 
 impl AllReads {
+    /// For reads that are usually short.
+    fn short() -> Mutex<Self> {
+        let (budget, most_in_a_walk) = (Duration::from_secs(1), Duration::from_millis(40));
+        Mutex::new(Self { budget, most_in_a_walk, ..Self::default() })
+    }
+
     /// Starts a new period if the current one has ended.
     fn renew(&mut self) {
         if self.period.is_none_or(Deadline::passed) {

@@ -21,6 +21,7 @@ use crate::audit;
 use bailiff_engine::policy::Channel;
 use bailiff_engine::policy::mail::Mail;
 use bailiff_engine::verdict::Outcome;
+use bailiff_proc::user_of;
 use bailiff_snapshot::pod_api::{EventReason, PodRequest};
 
 /// Maximum number of queued notifications per channel: about all targets, and about those of one user or namespace. Mail is never
@@ -43,10 +44,10 @@ pub struct Notices {
 type Counts = Arc<Mutex<BTreeMap<Owner, usize>>>;
 type Owner = (Option<u32>, Option<String>);
 
-/// Returns whose target a notification is about. Users in pods choose their uids.
+/// Returns whose target a notification is about. Users in pods choose their uids; others can have subordinate uids.
 fn owner(notice: &Notice) -> Owner {
     let namespace = notice.about.0.pod.as_ref().map(|pod| pod.namespace().to_owned());
-    (notice.uid.filter(|_| namespace.is_none()), namespace)
+    (notice.uid.filter(|_| namespace.is_none()).map(user_of), namespace)
 }
 
 /// Queue and thread of a channel.
@@ -102,7 +103,8 @@ impl Content {
 /// A notification for one channel, or `None` if only its settings are new.
 #[derive(Debug)]
 struct Job {
-    notice: Option<Arc<Notice>>,
+    /// With its owner, because subordinate uids can change while it waits.
+    notice: Option<(Arc<Notice>, Owner)>,
     channel: Channel,
 }
 
@@ -122,8 +124,9 @@ impl Notices {
         channels: impl IntoIterator<Item = (&'a str, &'a Channel)>,
     ) {
         for (name, channel) in channels {
-            let job = Job { notice: Some(Arc::clone(notice)), channel: channel.clone() };
-            if !self.line(name, channel).is_some_and(|line| line.add(job, owner(notice))) {
+            let owner = owner(notice);
+            let job = Job { notice: Some((Arc::clone(notice), owner.clone())), channel: channel.clone() };
+            if !self.line(name, channel).is_some_and(|line| line.add(job, owner)) {
                 self.state.report(
                     Arc::clone(notice),
                     name.to_owned(),
@@ -141,8 +144,10 @@ impl Notices {
         });
         for (name, channel) in channels.iter().filter(|(_, channel)| is_mail(channel)) {
             let job = Job { notice: None, channel: channel.clone() };
-            // If the queue is full, the thread has newer settings soon.
-            let _ = self.line(name, channel).map(|line| line.queue.try_send(job));
+            if let Some(line) = self.line(name, channel) {
+                // If the queue is full, the thread has newer settings soon.
+                drop(line.queue.try_send(job));
+            }
         }
     }
 
@@ -201,9 +206,9 @@ impl Line {
 
 fn serve((jobs, waiting): (&Receiver<Job>, &Counts), state: &State, name: &str) {
     for Job { notice, channel } in jobs {
-        let Some(notice) = notice else { continue };
+        let Some((notice, owner)) = notice else { continue };
         let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&owner(&notice)) {
+        if let Some(count) = counts.get_mut(&owner) {
             *count -= 1;
         }
         counts.retain(|_, count| *count > 0);
@@ -252,7 +257,7 @@ impl MailSender {
         if let Channel::Mail(mail) = channel {
             self.mail = mail;
         }
-        if let Some(notice) = notice {
+        if let Some((notice, _)) = notice {
             let report = &mut |notice, result| self.state.report(notice, self.channel.clone(), result);
             self.outbox.add(notice, report);
         }

@@ -19,6 +19,8 @@ pub(super) enum TtyError {
     NoTerminal,
     #[error("cannot write to the terminal now: {0}")]
     Full(Errno),
+    #[error("the owner's terminals do not respond")]
+    Late,
 }
 
 /// Writes the lines to all terminals of the user `uid` below the directory `dev`.
@@ -29,10 +31,16 @@ pub(super) fn notify(dev: &Path, uid: Option<u32>, lines: &[String]) -> Result<(
         text.push_str(&plain(line));
         text.push_str("\r\n");
     }
+    let dev = dev.to_owned();
+    let sent = bailiff_proc::with_terminals_of(uid, move || write_all(&dev, uid, text.as_bytes()));
+    sent.unwrap_or(Err(TtyError::Late))
+}
+
+fn write_all(dev: &Path, uid: u32, text: &[u8]) -> Result<(), TtyError> {
     let mut sent = Err(TtyError::NoTerminal);
     for (directory, prefix) in [(dev.join("pts"), ""), (dev.to_owned(), "tty")] {
         for name in terminals(&directory, prefix, uid).unwrap_or_default() {
-            match write(&directory, &name, uid, text.as_bytes()) {
+            match write(&directory, &name, uid, text) {
                 Ok(()) => sent = Ok(()),
                 Err(error) if sent == Err(TtyError::NoTerminal) => sent = Err(TtyError::Full(error)),
                 Err(_) => {}

@@ -138,9 +138,9 @@ impl Directory {
     }
 
     /// Locks the existing files of GPUs, so that no client is granted one of these GPUs until the files are
-    /// replaced. A shared lock of another process does not prevent this, because leases use exclusive locks. If
-    /// other processes have exclusive locks, returns the number of GPUs with such a lock. These GPUs may be leased
-    /// even if their records do not show a lease, because every user can overwrite the records.
+    /// replaced. A shared lock of another process does not prevent this, because leases use exclusive locks, and neither does
+    /// a lock that no process has. If other processes have exclusive locks, returns the number of GPUs with such a lock. These
+    /// GPUs may be leased even if their records do not show a lease, because every user can overwrite the records.
     pub(super) fn lock_gpus<'a>(&self, ids: impl Iterator<Item = &'a u32>) -> Result<Vec<File>, u64> {
         let (mut locked, mut held) = (Vec::new(), 0);
         for id in ids {
@@ -154,7 +154,8 @@ impl Directory {
                 }
             };
             let kinds = [FlockOperation::NonBlockingLockExclusive, FlockOperation::NonBlockingLockShared];
-            if kinds.into_iter().any(|kind| flock(&file, kind).is_ok()) {
+            let is_locked = kinds.into_iter().any(|kind| flock(&file, kind).is_ok());
+            if is_locked || Inode::of(&file).is_some_and(|inode| Locks::read().is_in_no_process(inode)) {
                 locked.push(file);
             } else {
                 held += 1;

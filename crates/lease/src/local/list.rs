@@ -168,13 +168,16 @@ pub(super) fn verified(record: Record, locks: &Locks, inode: Inode, local_host: 
         let holds = processes::holds(lock_holder, inode).unwrap_or_else(|| locks.is_known());
         return (same_user && holds).then(|| record.into_lease("held"));
     }
-    taker.map(|_| inherited(record, inode, local_host))
+    taker.and_then(|_| inherited(record, inode, local_host))
 }
 
 /// Returns the lease in a record from another container. The record's pid cannot be compared, but the kernel lists
 /// the process that took the lock. If the PID namespaces of processes that have the lock can be read, the recorded
 /// namespace must be among them. The owner of the first process that has the lock replaces the recorded owner.
 fn elsewhere(mut record: Record, lockers: &BTreeSet<u32>) -> Option<Lease> {
+    if lockers.is_empty() && processes::reads_all() {
+        return None;
+    }
     let namespaces: Vec<String> =
         lockers.iter().filter_map(|pid| Some(processes::namespace(*pid)?.to_string())).collect();
     let matches = |namespace: &String| record.get("pidns") == Some(namespace);
@@ -198,9 +201,13 @@ fn set_owner(record: &mut Record, owner: Option<u32>) {
     }
 }
 
-/// Returns a lease whose lock holder has exited, but which is still held by processes that it started.
-fn inherited(mut record: Record, inode: Inode, local_host: &LocalHost) -> Lease {
+/// Returns a lease whose lock holder has exited, but which is still held by processes that it started. Without such a process,
+/// the lock's open file is only in a socket, and any user can have written the record.
+fn inherited(mut record: Record, inode: Inode, local_host: &LocalHost) -> Option<Lease> {
     let heirs = processes::holding(inode);
+    if heirs.is_empty() && processes::reads_all() {
+        return None;
+    }
     set_owner(&mut record, heirs.first().and_then(|pid| processes::owner(*pid)));
     let pids: Vec<String> = heirs.iter().map(u32::to_string).collect();
     record.about.insert("heirs".to_owned(), pids.join(","));
@@ -211,7 +218,7 @@ fn inherited(mut record: Record, inode: Inode, local_host: &LocalHost) -> Lease 
             .about
             .extend(local_host.holder(*heir).into_iter().map(|(field, value)| (field.to_owned(), value)));
     }
-    record.into_lease("held")
+    Some(record.into_lease("held"))
 }
 
 /// Returns a lease for a process that has the lock without a record.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 
 use bailiff_proc::{Attributes, Proc, Process, ReadError, unless_gone};
+use bailiff_snapshot::PidNamespace;
 use bailiff_snapshot::locks::takers;
 use rustix::fs::{fstat, major, minor};
 
@@ -78,6 +79,35 @@ impl Locks {
         lockers
     }
 
+    /// Whether a process of a user took the exclusive lock on a file and no process has it, for example because the open file is
+    /// only in a socket. False if that cannot be read. Only processes of root may be unreadable, as they are from a
+    /// container in which root lacks capabilities.
+    pub(super) fn is_in_no_process(&self, inode: Inode) -> bool {
+        let read = |by_root: bool| -> Result<bool, ReadError> {
+            let proc = Proc::own()?;
+            let (is_initial, mut read) =
+                (proc.own_pid_namespace()? == PidNamespace::INITIAL, BTreeSet::new());
+            loop {
+                // After the first time, those that were started meanwhile.
+                let new: Vec<u32> = proc.pids()?.into_iter().filter(|pid| read.insert(*pid)).collect();
+                if new.is_empty() || !is_initial {
+                    return Ok(is_initial);
+                }
+                let all = proc.each(new, None, move |proc, pid| has_lock(&proc.process(pid)?, inode))?;
+                let has_none = |(pid, has): &(u32, Result<bool, ReadError>)| match has {
+                    Ok(has) => !has,
+                    Err(ReadError::Gone) => true,
+                    Err(error) => error.is_denied() && !by_root && owner(*pid) == Some(0),
+                };
+                if !all.iter().all(has_none) {
+                    return Ok(false);
+                }
+            }
+        };
+        let taker = self.taker(inode);
+        taker.is_some_and(|taker| read(owner(taker).is_none_or(|uid| uid == 0)).unwrap_or(false))
+    }
+
     /// Describes the processes that have a lock on a file.
     pub(super) fn describe(&self, inode: Inode) -> String {
         let describe = |pid: &u32| match owner(*pid) {
@@ -116,6 +146,12 @@ pub(super) fn holding(inode: Inode) -> Vec<u32> {
         |proc: Proc| proc.each(proc.pids()?, None, move |proc, pid| has_lock(&proc.process(pid)?, inode));
     let all = Proc::own().and_then(read).unwrap_or_default();
     all.into_iter().filter(|(_, holds)| *holds == Ok(true)).map(|(pid, _)| pid).collect()
+}
+
+/// Returns whether this program may read the processes of all users, except those that have more capabilities.
+pub(super) fn reads_all() -> bool {
+    const SYS_PTRACE: u64 = 1 << 19;
+    Proc::own().is_ok_and(|proc| proc.own_mask("CapEff:").is_some_and(|mask| mask & SYS_PTRACE != 0))
 }
 
 /// Returns the uid of a process's owner.

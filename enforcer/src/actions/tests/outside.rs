@@ -192,6 +192,53 @@ fn the_owner_reads_it_on_a_terminal_and_no_name_drives_it() {
     assert!(text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\r' | b'\n')), "{text:?}");
 }
 
+/// Runs as the user in the first argument, and writes the name of a terminal that does not finish opening.
+const HANGING_TERMINAL: &str = "import ctypes, fcntl, mmap, os, struct, sys
+uid, libc = int(sys.argv[1]), ctypes.CDLL(None)
+USERFAULTFD, UFFDIO_API, UFFDIO_REGISTER, TIOCSETD = 323, 0xc018aa3f, 0xc020aa00, 0x5423
+faults = libc.syscall(USERFAULTFD, os.O_CLOEXEC)
+os.setgid(uid)
+os.setuid(uid)
+near, far = os.openpty()
+os.fchmod(far, 0o620)
+for _ in range(20):
+    if os.fork() == 0:
+        libc.prctl(1, 9)
+        while True:
+            try: fcntl.ioctl(far, TIOCSETD, struct.pack('i', 0))
+            except OSError: pass
+page = mmap.mmap(-1, 4096)
+at = ctypes.addressof(ctypes.c_char.from_buffer(page))
+fcntl.ioctl(faults, UFFDIO_API, struct.pack('QQQ', 0xaa, 0, 0))
+fcntl.ioctl(faults, UFFDIO_REGISTER, struct.pack('QQQQ', at, 4096, 1, 0))
+print('ready', flush=True)
+os.write(far, page)";
+
+#[test]
+fn terminal_that_does_not_open_delays_no_notification_of_another_user() {
+    let mut python = std::process::Command::new("python3");
+    python.args(["-c", HANGING_TERMINAL, "54325"]).stdout(std::process::Stdio::piped());
+    let mut hanging = python.spawn().unwrap();
+    hanging.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    let pid = hanging.id();
+    let blocks = |pid: &str| fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let waits = || children().split_whitespace().any(|child| blocks(child).contains("tty_ldisc_lock"));
+    let is_blocked = || blocks(&pid.to_string()).contains("userfault") && waits();
+    until("the terminal does not open", || is_blocked().then_some(()));
+    let open = terminal(54326, 0o620);
+    let (mut notices, mut deliveries) = Notices::new(notices::NoticeSettings::default());
+    for uid in [54325, 54325, 54326] {
+        notices.notify(&notice(Some(uid), "x"), [("owner", &Channel::Tty)]);
+    }
+    let results = [(); 3].map(|()| until("a delivery", || deliveries.try_recv().ok()).result);
+    hanging.kill().unwrap();
+    hanging.wait().unwrap();
+    let late = Err((Delivered::Failed, "the owner's terminals do not respond".to_owned()));
+    assert_eq!(results, [late.clone(), late, Ok(())]);
+    drop(open);
+}
+
 #[test]
 fn user_without_terminal_or_with_mesg_n_is_not_notified() {
     let closed = terminal(54322, 0o600);
