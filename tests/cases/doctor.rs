@@ -160,6 +160,8 @@ fn healthy_node_passes_every_check() {
     }
     report.assert_check("mps", "skip", "no MPS daemon is running");
     report.assert_check("device order", "skip", "/nonexistent/libcuda.so.1");
+    node.procfs.write("1/root/sys/fs/cgroup/user.slice/cgroup.max.depth", "max\n");
+    node.check(&[]).assert_check("enforcer", "warn", "nest cgroups");
     // The hold and the user who set it are reported until the resume.
     assert_eq!(enforcer.run(&["pause", "--reason", "upgrade"]).status.code(), Some(0));
     let held = node.check(&[]);

@@ -384,6 +384,15 @@ fn forged_record_directs_no_release_to_another_user() {
         }
         fs::write(file, record.to_string()).unwrap();
     };
+    let mut dead = victims.clone();
+    (dead["about"]["pid"], dead["about"]["start"]) = ("4194303".into(), "1".into());
+    forge(&files[0], dead, &lease["lease"], ("mode", Some("compat")));
+    assert_eq!(
+        stdout_of(&run(&pool, &["reap", "--dry-run"])),
+        "",
+        "the kernel has released all locks of the dead"
+    );
+    assert_eq!(stdout_of(&run(&pool, &["reap"])).trim(), "0");
     // The victim's record no longer matches the lock, and the attacker's has the same name and token.
     forge(&files[0], victims.clone(), &lease["lease"], ("uid", Some("65534")));
     forge(&files[1], attackers.clone(), &lease["lease"], ("tok", Some("7")));

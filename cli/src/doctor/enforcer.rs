@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use bailiff_lifecycle::control::query_within;
+use bailiff_lifecycle::file;
 use bailiff_lifecycle::socket::connect;
 use serde_json::{Value, json};
 
@@ -15,6 +16,9 @@ const NAME: &str = "enforcer";
 const RULES: &str = "rules";
 /// Maximum number of error lines of a rules file that are shown.
 const MAX_LINES: usize = 3;
+/// The limit of nested cgroups of users' sessions, and its highest recommended value.
+const MAX_DEPTH: &str = "/sys/fs/cgroup/user.slice/cgroup.max.depth";
+const MOST_LEVELS: u32 = 64;
 
 /// Checks the status that the control socket reports.
 pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
@@ -38,7 +42,12 @@ pub(super) fn checks(flags: &Doctor) -> Vec<Check> {
         };
     }
     match query_within(&flags.control, &json!({"command": "status"}), flags.deadline) {
-        Ok(answer) if answer["ok"] == true => of_status(&answer["status"]),
+        Ok(answer) if answer["ok"] == true => {
+            // The file of the host, also in a container that sees the host's processes.
+            let file_of_host = flags.machine.procfs.join("1/root").join(MAX_DEPTH.trim_start_matches('/'));
+            let depth = file::first_line(&file_of_host, 16).ok().flatten();
+            of_status(&answer["status"]).into_iter().chain(of_depth(depth.as_deref())).collect()
+        }
         Ok(answer) => {
             let why = answer["error"].as_str().unwrap_or("unknown error").to_owned();
             fail(format!("the enforcer refused the request: {why}"), "use sudo, or join the socket's group")
@@ -81,6 +90,18 @@ fn of_status(status: &Value) -> Vec<Check> {
         checks.push(Check::warn(NAME, text, "find the cause, then run bailiff-enforcer resume"));
     }
     checks
+}
+
+/// Warns if users can nest cgroups very deeply, because reads of `/proc/PID/cgroup` then delay scans and actions.
+fn of_depth(limit: Option<&str>) -> Option<Check> {
+    let is_deep = |limit: &&str| !limit.parse().is_ok_and(|limit: u32| limit <= MOST_LEVELS);
+    limit.filter(is_deep).map(|limit| {
+        Check::warn(
+            NAME,
+            format!("users can nest cgroups so deeply that they delay or prevent actions ({MAX_DEPTH}: {limit})"),
+            format!("add to a file in /etc/tmpfiles.d: w {MAX_DEPTH} - - - - {MOST_LEVELS}; then systemd-tmpfiles --create"),
+        )
+    })
 }
 
 /// Checks that rules are evaluated.
@@ -161,6 +182,12 @@ mod tests {
         let found = checks(&flags).remove(0);
         let text = format!("{control} does not accept connections");
         assert_eq!((found.state, found.text), (State::Fail, text));
+    }
+
+    #[test]
+    fn deeply_nested_cgroups_of_users_are_reported() {
+        let is_reported = |limit| of_depth(limit).is_some();
+        assert_eq!([None, Some("64"), Some("65"), Some("max")].map(is_reported), [false, false, true, true]);
     }
 
     #[test]

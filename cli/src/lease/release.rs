@@ -11,6 +11,7 @@ use super::flags;
 use super::format::{self, ids};
 use super::list::state;
 use super::{LEASE, offset, open, redis};
+use crate::args::Backend;
 use crate::exit::{Failure, succeed};
 use crate::output::{escaped, joined, print_message, print_stdout};
 
@@ -105,7 +106,11 @@ pub(crate) fn extend(flags: &flags::Extend) -> Result<ExitCode, Failure> {
 /// Releases the leases whose processes have exited.
 pub(crate) fn reap(flags: &flags::Reap) -> Result<ExitCode, Failure> {
     let (mut pool, local_host) = (open(&flags.pool)?, LocalHost::read());
-    let audit = pool.audit()?;
+    let mut audit = pool.audit()?;
+    if matches!(flags.pool.backend(), Backend::LocalHost(_)) {
+        // The kernel has released the locks of exited processes, whatever users wrote into records.
+        audit.leases.clear();
+    }
     let mut ended = abandoned(&audit, &local_host);
     ended.retain(|abandoned| flags.legacy || abandoned.is_gone(&local_host));
     if ended.is_empty() && !flags.dry_run {

@@ -29,7 +29,7 @@ use bailiff_engine::view::TargetId;
 /// Number of consecutive attempts that did not start in time or were refused, after which an action has failed.
 const ATTEMPTS: u8 = 3;
 /// Maximum number of targets whose attempts are counted.
-const MOST_COUNTED: usize = 1024;
+const MOST_COUNTED: usize = 1 << 14;
 
 /// Handle of the executor. When dropped, the executor finishes its current step, records the result and ends.
 #[derive(Debug)]
