@@ -285,6 +285,7 @@ impl RuleEvaluator {
         let Some(number) = number(in_flight.owner.0, &in_flight.owner.1) else { return };
         // If the match has ended meanwhile, there is nothing to update.
         let steps = self.rule.then.len();
+        let last_action = self.rule.then.iter().rposition(|step| step.action.destructive());
         let Some(progress) = self.progress(number).filter(|progress| progress.in_flight) else { return };
         progress.in_flight = false;
         let is_real = in_flight.mode != Mode::DryRun;
@@ -298,8 +299,10 @@ impl RuleEvaluator {
             outcome if outcome.refusal() || outcome.failure() => progress.give_up(outcome),
             _ => {
                 progress.took(&in_flight.action);
-                progress.is_over = usize::from(progress.step) >= steps && outcome != Outcome::DryRun;
-                if progress.is_over && in_flight.action.ends_target() {
+                let step = usize::from(progress.step);
+                let acts_again = last_action.is_some_and(|last| last >= step);
+                progress.is_over = step >= steps && outcome != Outcome::DryRun;
+                if in_flight.action.ends_target() && !acts_again && outcome != Outcome::DryRun {
                     self.start_over(number);
                 }
             }

@@ -856,7 +856,8 @@ impl Oracle {
             memory: observed.memory(),
             pids: observed.traces().pids,
             mode: verdict.mode,
-            is_last: step + 1 == rule.steps.len() && matches!(action, Action::Terminate { .. }),
+            is_last: matches!(action, Action::Terminate { .. })
+                && rule.steps.iter().skip(step + 1).all(|step| !step.action.destructive()),
             outcome: None,
             past: false,
         });
