@@ -80,11 +80,12 @@ impl Picking {
         self.passed_over.insert(id, tick.now.boot);
     }
 
-    /// Forgets workloads that no longer exist, and those that were passed over long ago.
+    /// Forgets given up workloads that no longer exist, and those that were passed over long ago: users can have a workload be
+    /// absent for one snapshot.
     pub(super) fn prune(&mut self, tick: &Tick<'_>) {
         let exists = |id: &TargetId| tick.view.targets.iter().any(|target| target.id == *id);
         self.given_up.retain(exists);
-        self.passed_over.retain(|id, at| tick.now.boot.saturating_sub(*at) < PASSED_OVER && exists(id));
+        self.passed_over.retain(|_, at| tick.now.boot.saturating_sub(*at) < PASSED_OVER);
     }
 
     pub(crate) fn progress(&mut self, gpu: usize) -> Option<&mut Progress> {

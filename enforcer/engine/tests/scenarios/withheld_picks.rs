@@ -113,6 +113,14 @@ fn refused_workload_is_passed_over() {
     assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
     node.report(Outcome::IdentityChanged);
     assert_eq!(node.tick(), "slurm:4100 reprieved, slurm:4200 notify owner");
+    // Its user has it be absent for a snapshot, so that it is picked anew.
+    let absent = node.processes.remove(&4100).unwrap();
+    node.process(4200).util = Some(90);
+    assert_eq!(node.tick(), "slurm:4200 reprieved");
+    node.processes.insert(4100, absent);
+    node.process(4200).util = Some(0);
+    let events = node.ticks(3).concat();
+    assert!(events.starts_with("slurm:4200 notify owner"), "{events}");
 }
 
 #[test]
