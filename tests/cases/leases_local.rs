@@ -384,13 +384,13 @@ fn forged_record_directs_no_release_to_another_user() {
         }
         fs::write(file, record.to_string()).unwrap();
     };
-    let mut dead = victims.clone();
-    (dead["about"]["pid"], dead["about"]["start"]) = ("4194303".into(), "1".into());
-    forge(&files[0], dead, &lease["lease"], ("mode", Some("compat")));
+    let mut exited = victims.clone();
+    (exited["about"]["pid"], exited["about"]["start"]) = ("4194303".into(), "1".into());
+    forge(&files[0], exited, &lease["lease"], ("mode", Some("compat")));
     assert_eq!(
         stdout_of(&run(&pool, &["reap", "--dry-run"])),
         "",
-        "the kernel has released all locks of the dead"
+        "the kernel releases the locks of exited processes"
     );
     assert_eq!(stdout_of(&run(&pool, &["reap"])).trim(), "0");
     // The victim's record no longer matches the lock, and the attacker's has the same name and token.
