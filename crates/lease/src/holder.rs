@@ -15,6 +15,9 @@ use crate::process::{DEEPEST, any_lives, chain};
 /// Environment variable that contains the lease's name in every process under the lease.
 pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
+/// Field of a lease whose start times are those of a time namespace.
+const SHIFTED: &str = "timens";
+
 /// The machine, boot and PID namespace of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalHost {
@@ -94,13 +97,15 @@ impl LocalHost {
 
     /// The fields of a ticket that identify its holder.
     pub fn holder(&self, pid: u32) -> Vec<(&'static str, String)> {
-        vec![
+        let mut fields = vec![
             ("host", self.host.clone()),
             ("boot", self.boot.clone()),
             ("pidns", self.pidns.clone()),
             ("pid", pid.to_string()),
             ("start", started(pid)),
-        ]
+        ];
+        fields.extend(shifts_start_times().then(|| (SHIFTED, "1".to_owned())));
+        fields
     }
 
     /// The additional fields of a ticket under GPU.py's rules: the waiting process, and all processes that may use the
@@ -191,7 +196,8 @@ impl LocalHost {
         if same("pidns", &self.pidns) {
             return None;
         }
-        let is_gone = |pidns| is_gone(pidns, lease.number("uid"));
+        let holder = lease.holder().filter(|_| lease.get(SHIFTED).is_none());
+        let is_gone = |pidns| is_gone(pidns, (holder, lease.number("uid")));
         let gone = self.all_users && self.is_host() && lease.get("pidns").is_some_and(is_gone);
         Some(if gone { Life::Dead } else { Life::Unknown })
     }
@@ -232,19 +238,30 @@ fn is_machine_id(host: &str) -> bool {
     host.len() == 32 && host.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether no visible process is in a PID namespace, which means that all its processes have exited. Processes of other
-/// users than the owner, who can make reads of them hang, do not belong to the lease.
-fn is_gone(pidns: &str, owner: Option<u32>) -> bool {
+/// Whether no visible process is in the PID namespace of a holder, which means that all its processes have exited. The kernel uses
+/// numbers of namespaces again, but the first process of the holder's namespace is not younger than the holder. Processes
+/// of other users than the owner, who can make reads of them hang, do not belong to the lease.
+fn is_gone(pidns: &str, (holder, owner): (Option<ProcessKey>, Option<u32>)) -> bool {
     let link = format!("pid:[{pidns}]");
     let Ok(proc) = Proc::own() else { return false };
-    let is_elsewhere = |(pid, namespace): (u32, Result<String, ReadError>)| match namespace {
-        Ok(namespace) => namespace != link,
-        Err(LATE) => !may_belong_to(&proc, pid, owner),
-        Err(_) => is_not_nested(&proc, pid),
+    let read = move |proc: &Proc, pid| {
+        let process = proc.process(pid)?;
+        if process.link("ns/pid")? != link {
+            return Ok(None);
+        }
+        Ok(Some((process.inner_pids()?.last() == Some(&1), process.stat()?)))
     };
-    let namespaces =
-        proc.pids().and_then(|pids| proc.each(pids, None, |proc, pid| proc.process(pid)?.link("ns/pid")));
-    namespaces.is_ok_and(|namespaces| namespaces.into_iter().all(is_elsewhere))
+    let Ok(read) = proc.pids().and_then(|pids| proc.each(pids, None, read)) else { return false };
+    let first =
+        read.iter().find_map(|(_, read)| read.as_ref().ok()?.as_ref().filter(|(is_first, _)| *is_first));
+    let is_younger =
+        first.zip(holder).is_some_and(|((_, first), holder)| first.key.start_ticks > holder.start_ticks);
+    read.iter().all(|(pid, read)| match read {
+        Ok(None) => true,
+        Ok(Some(_)) => is_younger,
+        Err(LATE) => !may_belong_to(&proc, *pid, owner),
+        Err(_) => is_not_nested(&proc, *pid),
+    })
 }
 
 /// Whether a process with an unreadable namespace link is in this namespace, or has exited.
@@ -272,6 +289,13 @@ fn life_of(processes: &str) -> Life {
         Ok(false) if !keys.contains(&None) => Life::Dead,
         _ => Life::Unknown,
     }
+}
+
+/// Whether this process has a time namespace in which processes have other start times than outside.
+fn shifts_start_times() -> bool {
+    let offsets = Proc::own().and_then(|proc| proc.text("self/timens_offsets")).unwrap_or_default();
+    let boot_time = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
+    boot_time.is_some_and(|offset| offset.split_whitespace().any(|number| number != "0"))
 }
 
 /// The start time of a process as text; empty if it is unknown.
@@ -443,6 +467,34 @@ mod tests {
         for host in ["worker-0", "uninitialized"] {
             assert!(!named(host).is_machine(Some(host), Some("another")), "{host} does not name one machine");
         }
+    }
+
+    /// These tests run as root. The namespace of a holder that has exited is compared with another one that has its number.
+    #[test]
+    fn namespace_that_is_younger_than_the_holder_is_another_one() {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "sh", "-c", "echo; exec sleep 600"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let proc = Proc::own().unwrap();
+        let parent = child.id();
+        let first =
+            proc.pids().unwrap().into_iter().find(|pid| proc.stat(*pid).is_ok_and(|it| it.ppid == parent));
+        let first = proc.process(first.unwrap()).unwrap();
+        let start = first.stat().unwrap().key.start_ticks;
+        let local_host = LocalHost { all_users: true, ..LocalHost::read() };
+        let life = |start: u64, field: &'static str| {
+            let mut about = local_host.holder(2);
+            about.retain(|(name, _)| !["pidns", "start"].contains(name));
+            let namespace = inode(&first.link("ns/pid").unwrap()).to_owned();
+            about.extend([("pidns", namespace), ("start", start.to_string()), (field, "1".to_owned())]);
+            local_host.life(&lease(about))
+        };
+        let younger = if local_host.is_host() { Life::Dead } else { Life::Unknown };
+        let found = [life(start, ""), life(start - 1, ""), life(start - 1, SHIFTED)];
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, [Life::Unknown, younger, Life::Unknown]);
     }
 
     #[test]

@@ -385,11 +385,11 @@ fn target_that_exists_after_its_termination_is_not_exempt() {
     assert_eq!(node.run("TTTT")[3], "slurm:4100 terminate");
     node.report(Outcome::Released);
     assert_eq!(node.run("TTTT"), ["", "", "slurm:4100 due terminate", "slurm:4100 terminate"]);
-    let mut told =
+    let mut with_flag =
         Node::new(&policy.replace("{terminate: {}}", "{terminate: {}}, {after: 1m, flag: critical}"));
-    assert_eq!(flagging.run("TTTT")[3], "slurm:4100 terminate");
-    flagging.report(Outcome::Released);
-    assert_eq!(flagging.run("TTTT")[3], "slurm:4100 terminate", "no later step ends a target");
+    assert_eq!(with_flag.run("TTTT")[3], "slurm:4100 terminate");
+    with_flag.report(Outcome::Released);
+    assert_eq!(with_flag.run("TTTT")[3], "slurm:4100 terminate", "no later step ends a target");
     let mut once = Node::new(&policy.replace("{terminate: {}}", "{signal: USR1}"));
     assert_eq!(once.run("TTTT")[3], "slurm:4100 signal");
     once.report(Outcome::Done);
