@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bailiff_snapshot::{Streak, Truth};
+use bailiff_snapshot::{Streak, SubordinateUids, Truth};
 
 use super::Tick;
 use super::in_flight::InFlight;
@@ -67,6 +67,7 @@ pub(crate) struct EvalContext<'a> {
     /// Places of the workloads against which no rule in force would take a destructive step now. Empty if no rule has
     /// `pick`.
     pub(crate) withheld: &'a HashSet<usize>,
+    pub(crate) subordinate: &'a SubordinateUids,
     /// Index of the rule in the policy.
     pub(crate) rule: usize,
     pub(crate) verdicts: &'a mut Vec<Verdict>,

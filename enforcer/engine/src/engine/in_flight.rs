@@ -38,8 +38,9 @@ struct Chosen {
     step: u8,
     /// Time of the decision since boot; only a later sample can confirm it.
     at: Duration,
-    /// What the action will count as in budgets and cooldowns; written to disk before the action.
+    /// What the action will count as in budgets and cooldowns; written to disk before the action. `None` in dry-run mode.
     charge: Option<Charge>,
+    author: Author,
     /// Further targets to which the step would apply.
     peers: Vec<TargetId>,
 }
@@ -102,6 +103,7 @@ impl Chosen {
             step: candidate.progress.step,
             at: Duration::MAX,
             charge: None,
+            author: (None, None),
             peers: Vec::new(),
         }
     }
@@ -259,8 +261,9 @@ impl Engine {
             candidates[..=place].rotate_right(1);
             return self.confirm(&candidates, &chosen.peers, tick);
         }
-        if let Some(chosen) = &chosen {
-            self.note_unconfirmed(chosen);
+        if let Some(chosen) = chosen {
+            self.note_unconfirmed(chosen, now);
+            self.sort(&mut candidates, tick);
         }
         let mut verdicts = Vec::new();
         let free = self.first_free(&candidates, tick, &mut verdicts);
@@ -272,8 +275,9 @@ impl Engine {
         verdicts
     }
 
-    /// Takes note that a decision was not confirmed, if its match goes on: the condition is unknown.
-    fn note_unconfirmed(&mut self, chosen: &Chosen) {
+    /// Takes note that a decision was not confirmed, because the match has ended or the condition is unknown. The user can cause
+    /// both, again and again.
+    fn note_unconfirmed(&mut self, chosen: Chosen, now: Duration) {
         let Some(evaluator) = self.evaluators.get_mut(chosen.rule).filter(|evaluator| evaluator.kills())
         else {
             return;
@@ -283,15 +287,19 @@ impl Engine {
         if let Some(progress) = progress.filter(|progress| progress.decided) {
             progress.cancel();
         }
+        self.actions.without_effect.insert(chosen.author, now);
     }
 
     fn choose(&mut self, candidate: &Candidate, candidates: &[Candidate], tick: &Tick<'_>) {
         let charge = self.charge(candidate, tick);
         let peers = self.peers(candidate, candidates, tick);
         let peers = peers.iter().map(|peer| tick.view.targets[peer.subject].id.clone()).collect();
+        let target = &tick.view.targets[candidate.subject];
+        let author = subject::author(target, tick.view, &self.actions.subordinate);
         if let Some(progress) = self.progress(candidate, tick.view) {
             (progress.decided, progress.shown_hold) = (true, None);
-            let chosen = Chosen { charge, at: tick.now.boot, peers, ..Chosen::new(candidate, tick.view) };
+            let chosen =
+                Chosen { charge, author, at: tick.now.boot, peers, ..Chosen::new(candidate, tick.view) };
             self.actions.chosen = Some(chosen);
         }
     }

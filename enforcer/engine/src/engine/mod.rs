@@ -186,6 +186,7 @@ impl Engine {
                 absent: &absent,
                 owner_holds: &owner_holds,
                 withheld: &withheld,
+                subordinate: &self.actions.subordinate,
                 counts: &mut counts,
                 rule: place,
                 verdicts: &mut verdicts,

@@ -4,17 +4,21 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use bailiff_snapshot::{Streak, Truth};
+use bailiff_snapshot::{Streak, SubordinateUids, Truth};
 
 use super::Tick;
 use super::program::{ConditionTable, Node};
 use super::progress::Progress;
+use super::subject::{self, Author};
 use crate::policy::{Condition, Order, Pick, Span};
 use crate::value::Test;
 use crate::view::{Target, TargetId, View};
 
 /// A workload that was passed over, because steps against it were withheld, is picked last for this time.
 const PASSED_OVER: Duration = Duration::from_hours(1);
+/// All workloads of a user are picked last after this many picks that ended before an action, because the workload became busy,
+/// exited or freed its memory. Otherwise a user could delay the rule without end, with workloads that take turns.
+const MOST_EARLY_ENDS: u8 = 3;
 
 /// State of a rule with `pick`.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(crate) struct Picking {
     pub(super) given_up: BTreeSet<TargetId>,
     /// Workloads that were passed over, and when, since boot.
     passed_over: BTreeMap<TargetId, Duration>,
+    /// Users of whom picks ended early, with the number of these picks, and when the latest one ended.
+    early_ends: BTreeMap<Author, (u8, Duration)>,
 }
 
 /// The workload that was picked on a GPU.
@@ -43,6 +49,9 @@ pub(super) struct Picked {
     pub(super) progress: Progress,
     /// Outcome of the last tick: the GPU's need, the workload's condition, and whether it holds the GPU.
     pub(super) outcome: Truth,
+    pub(super) author: Author,
+    /// An action has ended the workload.
+    pub(super) is_ended: bool,
 }
 
 /// State of one workload in one tick.
@@ -68,12 +77,28 @@ impl Picking {
             picked: HashMap::new(),
             given_up: BTreeSet::new(),
             passed_over: BTreeMap::new(),
+            early_ends: BTreeMap::new(),
         }
     }
 
     /// Returns whether a candidate is picked only if no other is eligible.
-    pub(super) fn comes_last(&self, seen: &Candidate, view: &View) -> bool {
-        seen.withheld || self.passed_over.contains_key(&view.targets[seen.place].id)
+    pub(super) fn comes_last(&self, seen: &Candidate, (view, uids): (&View, &SubordinateUids)) -> bool {
+        let target = &view.targets[seen.place];
+        let ends_early = || {
+            let ends = self.early_ends.get(&subject::author(target, view, uids));
+            ends.is_some_and(|(count, _)| *count >= MOST_EARLY_ENDS)
+        };
+        seen.withheld
+            || self.passed_over.contains_key(&target.id)
+            || (!self.early_ends.is_empty() && ends_early())
+    }
+
+    /// Takes note that a pick ended because of its workload.
+    pub(super) fn end_early(&mut self, picked: &Picked, tick: &Tick<'_>) {
+        if !picked.is_ended && !picked.progress.acted && !picked.progress.in_flight {
+            let ends = self.early_ends.entry(picked.author.clone()).or_default();
+            *ends = (ends.0.saturating_add(1), tick.now.boot);
+        }
     }
 
     pub(super) fn pass_over(&mut self, id: TargetId, tick: &Tick<'_>) {
@@ -85,7 +110,9 @@ impl Picking {
     pub(super) fn prune(&mut self, tick: &Tick<'_>) {
         let exists = |id: &TargetId| tick.view.targets.iter().any(|target| target.id == *id);
         self.given_up.retain(exists);
-        self.passed_over.retain(|_, at| tick.now.boot.saturating_sub(*at) < PASSED_OVER);
+        let is_recent = |at: &Duration| tick.now.boot.saturating_sub(*at) < PASSED_OVER;
+        self.passed_over.retain(|_, at| is_recent(at));
+        self.early_ends.retain(|_, (_, at)| is_recent(at));
     }
 
     pub(crate) fn progress(&mut self, gpu: usize) -> Option<&mut Progress> {
@@ -126,7 +153,7 @@ impl Picking {
     /// Starts the steps against the workload that was picked on a GPU from the beginning.
     pub(super) fn start_over(&mut self, gpu: usize) {
         if let Some(picked) = self.picked.get_mut(&gpu) {
-            picked.since = 0;
+            (picked.since, picked.is_ended) = (0, true);
             picked.progress.end();
         }
     }
@@ -149,7 +176,12 @@ impl Picking {
     }
 
     /// Returns the first candidate on a GPU: those against which no step is withheld first, in the rule's order.
-    pub(super) fn best(&self, gpu: usize, seen: &[Candidate], tick: &Tick<'_>) -> Option<Candidate> {
+    pub(super) fn best(
+        &self,
+        gpu: usize,
+        seen: &[Candidate],
+        (tick, uids): (&Tick<'_>, &SubordinateUids),
+    ) -> Option<Candidate> {
         let view = tick.view;
         let needed = self.idle_for.samples(tick.interval);
         let place = *view.targets[gpu].gpus.first()?;
@@ -164,7 +196,7 @@ impl Picking {
         let shortage = self.wanted.and_then(|wanted| Some(wanted - free(view, place)?));
         let ranked = eligible.map(|seen| Ranked {
             seen: *seen,
-            comes_last: self.comes_last(seen, view),
+            comes_last: self.comes_last(seen, (view, uids)),
             held: held(&view.targets[seen.place], (view, place)),
             age: youngest(&view.targets[seen.place], view),
             priority: view.priority(&view.targets[seen.place], place),
@@ -177,11 +209,12 @@ impl Picking {
         &self,
         (gpu, place): (usize, usize),
         seen: &[Candidate],
-        tick: &Tick<'_>,
+        (tick, uids): (&Tick<'_>, &SubordinateUids),
     ) -> bool {
-        let is_other = |other: &&Candidate| other.place != place && !self.comes_last(other, tick.view);
+        let is_other =
+            |other: &&Candidate| other.place != place && !self.comes_last(other, (tick.view, uids));
         let others = seen.iter().filter(is_other).copied();
-        self.best(gpu, &others.collect::<Vec<_>>(), tick).is_some()
+        self.best(gpu, &others.collect::<Vec<_>>(), (tick, uids)).is_some()
     }
 }
 

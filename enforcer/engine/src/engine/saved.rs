@@ -333,7 +333,9 @@ impl Engine {
             let Some(number) = self.populations[Kind::Gpu as usize].number(&gpu) else { continue };
             let since = if same_steps { since } else { 0 };
             let progress = progress.taken_over(same_steps);
-            picking.picked.insert(number, Picked { target, since, progress, outcome: Truth::Unknown });
+            let (author, is_ended) = ((None, None), false);
+            let picked = Picked { target, since, progress, outcome: Truth::Unknown, author, is_ended };
+            picking.picked.insert(number, picked);
         }
         picking.given_up = saved.given_up;
     }

@@ -377,6 +377,18 @@ fn decisions_that_an_unknown_sample_drops_are_flagged_and_come_last() {
     assert_eq!(node.run("T"), ["4100 terminate"]);
 }
 
+/// A user with many workloads could otherwise have one decided upon in each snapshot, and make it busy before the next.
+#[test]
+fn targets_of_a_user_come_last_after_a_decision_that_a_busy_sample_drops() {
+    let mut node = Node::new(&terminate());
+    for (pid, uid, mib) in [(4100, 1000, 9000), (4200, 1001, 1000), (4300, 1000, 8000)] {
+        let process = node.process(pid);
+        (process.uid, process.util, process.mib) = (Some(uid), Some(0), Some(mib));
+    }
+    assert_eq!(node.run("TTT")[2], "4100 due terminate");
+    assert_eq!(node.run("FF"), ["4200 due terminate", "4200 terminate"]);
+}
+
 /// A unit or container can have other processes by then.
 #[test]
 fn target_that_exists_after_its_termination_is_not_exempt() {

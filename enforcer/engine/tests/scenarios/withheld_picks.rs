@@ -160,3 +160,21 @@ fn workload_that_waits_for_its_cooldown_on_another_gpu_is_passed_over() {
     let events = node.ticks(4);
     assert!(events.concat().contains("slurm:4200 notify owner"), "{events:?}");
 }
+
+/// With workloads that take turns in being busy for a moment, a user could otherwise delay the rule without end.
+#[test]
+fn user_whose_picked_workloads_become_busy_or_exit_is_picked_last() {
+    let later = "{after: {samples: 9}, terminate: {}}";
+    let mut node = with_small_and_large(&picking("").replace("{after: {samples: 1}, terminate: {}}", later));
+    node.process(4300).mib = Some(7000);
+    assert_eq!(node.ticks(3)[2], "slurm:4100 notify owner");
+    for (busy, next) in [(4100, 4300), (4300, 4100)] {
+        node.process(busy).util = Some(90);
+        assert_eq!(node.tick(), format!("slurm:{busy} reprieved, slurm:{next} notify owner"));
+        node.process(busy).util = Some(0);
+        assert_eq!(node.ticks(4), [""; 4]);
+    }
+    node.processes.remove(&4100);
+    assert_eq!(node.tick(), "slurm:4200 notify owner", "the smaller 4300 belongs to the same user");
+    assert_eq!(node.ticks(10)[9], "slurm:4200 terminate");
+}

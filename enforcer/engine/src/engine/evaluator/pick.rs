@@ -12,6 +12,7 @@ use crate::engine::picking::{Candidate, Picked, Picking, holds};
 use crate::engine::population::Absent;
 use crate::engine::program::{self, Column, ConditionTable, Gate};
 use crate::engine::progress::Progress;
+use crate::engine::subject;
 use crate::verdict::What;
 use crate::view::TargetId;
 
@@ -99,10 +100,12 @@ impl RuleEvaluator {
             return;
         }
         let chosen = still.or_else(|| {
-            let seen = picking.best(gpu, seen, context.tick)?;
-            let target = context.tick.view.targets[seen.place].id.clone();
-            let (since, progress, outcome) = (0, Progress::default(), Truth::True);
-            Some((Picked { target, since, progress, outcome }, seen))
+            let seen = picking.best(gpu, seen, (context.tick, context.subordinate))?;
+            let view = context.tick.view;
+            let found = &view.targets[seen.place];
+            let author = subject::author(found, view, context.subordinate);
+            let (target, since, progress) = (found.id.clone(), 0, Progress::default());
+            Some((Picked { target, since, progress, outcome: Truth::True, author, is_ended: false }, seen))
         });
         if let Some((mut picked, seen)) = chosen {
             picked.outcome = seen.outcome.and(holds(seen.place, gpu, context.tick.view));
@@ -126,10 +129,14 @@ impl RuleEvaluator {
     ) -> Option<(Picked, Candidate)> {
         let view = context.tick.view;
         // A workload that no longer exists needs no verdict; the audit log has the action that ended it.
-        let seen = others.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()?;
+        let Some(seen) = others.iter().find(|seen| view.targets[seen.place].id == picked.target).copied()
+        else {
+            picking.end_early(&picked, context.tick);
+            return None;
+        };
         let needed = picking.idle_for.samples(context.tick.interval);
         let stalls = picked.progress.stalls(&self.rule, picked.since, context.tick.interval);
-        let comes_last = picking.comes_last(&seen, view);
+        let comes_last = picking.comes_last(&seen, (view, context.subordinate));
         let why = if picked.progress.failed {
             picking.given_up.insert(picked.target.clone());
             "an earlier action failed, and no other step is left"
@@ -140,15 +147,18 @@ impl RuleEvaluator {
             "the GPU no longer matches"
         } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
             // Both streaks must cover the time since the pick; otherwise one of them restarted after a gap.
+            picking.end_early(&picked, context.tick);
             "the condition was unknown for too long"
         } else if seen.outcome == Truth::False || seen.streak.count < needed {
+            picking.end_early(&picked, context.tick);
             "the workload no longer matches"
         } else if holds(seen.place, gpu.place, view) == Truth::False {
+            picking.end_early(&picked, context.tick);
             "the workload no longer holds memory on this GPU"
         } else if (stalls || comes_last)
             && !picked.progress.in_flight
             && gpu.need == Truth::True
-            && picking.has_other((gpu.place, seen.place), others, context.tick)
+            && picking.has_other((gpu.place, seen.place), others, (context.tick, context.subordinate))
         {
             // Otherwise a user could shield large workloads with a small one against which no step is taken.
             if stalls {
