@@ -200,10 +200,10 @@ impl Processes {
         known(pid, states).map(Option::unwrap_or_default)
     }
 
-    /// Returns the content of `/proc/PID/cgroup`; `None` if it cannot be read.
+    /// Returns the content of `/proc/PID/cgroup`, as [`Process::cgroup`]; `None` if it was not read in time.
     pub fn cgroup(&self, pid: u32) -> Option<String> {
-        let read = self.proc.process(pid).and_then(|process| process.patiently(|it| it.text("cgroup")));
-        read.ok()
+        let read = self.proc.process(pid).and_then(|process| process.patiently(Process::cgroup));
+        String::from_utf8(read.ok()?).ok()
     }
 
     /// Returns whether a process sees the same file at a path as this program does: its root or mount namespace may

@@ -612,6 +612,23 @@ sys.stdin.read()'"
     nobody_runs(pool, &program)
 }
 
+/// Has a new ticket at the front of the queue every 5 s.
+const CHANGING_TICKET: &str = "exec python3 -c '
+import fcntl, os, time
+number, old = 100, None
+while True:
+    name = \"%020d-ahead%d\" % (number, number)
+    path = os.environ[\"POOL\"] + \"/queue/\" + name
+    new = open(path, \"w\")
+    fcntl.flock(new, fcntl.LOCK_EX)
+    print(\"{\\\"lease\\\":\\\"ahead%d\\\",\\\"about\\\":{\\\"want\\\":\\\"1\\\"}}\" % number, file=new, flush=True)
+    if old:
+        os.unlink(old[0])
+    else:
+        print(\"x\", flush=True)
+    number, old = number - 1, (path, new)
+    time.sleep(5)'";
+
 #[test]
 fn tickets_of_a_user_who_takes_nothing_are_skipped() {
     let records = [
@@ -620,6 +637,14 @@ fn tickets_of_a_user_who_takes_nothing_are_skipped() {
         (1, r#"{"lease":"ahead0","about":{"want":"4000000000","ttl_ms":"600000"}}"#, "behind 1 other"),
     ];
     std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let pool = Directory::of("0");
+            let mut blocker = nobody_runs(&pool, CHANGING_TICKET);
+            stdout_of(&run(&pool, &["run", "--wait", "2min", "true"]));
+            assert!(blocker.try_wait().unwrap().is_none());
+            blocker.kill().unwrap();
+            blocker.wait().unwrap();
+        });
         for (count, record, expected) in records {
             scope.spawn(move || {
                 let pool = Directory::of("0");

@@ -171,6 +171,13 @@ pub fn may_live(process: ProcessKey) -> bool {
     lives(process).unwrap_or(true)
 }
 
+/// Returns whether a `cgroup` file has lines of cgroup v1, and all of them show the root cgroup.
+fn shows_root_of_v1(text: &[u8]) -> bool {
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let mut of_v1 = lines.filter(|line| !line.starts_with(b"0::")).peekable();
+    of_v1.peek().is_some() && of_v1.all(|line| line.ends_with(b":/"))
+}
+
 /// Parses the inode of a namespace from its link, such as `pid:[4026531836]`.
 pub fn namespace_inode(link: &str) -> Option<u64> {
     link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
@@ -267,12 +274,21 @@ impl Process {
         Status::new(&self.bytes("status")?).pids().ok_or(ReadError::Malformed)
     }
 
-    /// Reads `cgroup`; empty if only this file is unreadable, for example a path longer than `PATH_MAX`.
+    /// Reads `cgroup`; empty if only this file is unreadable, for example a path longer than `PATH_MAX`. If the first thread has
+    /// exited before the others, cgroup v1 shows the root cgroup for it, so that of another thread is read.
     pub fn cgroup(&self) -> Result<Vec<u8>, ReadError> {
-        match self.bytes("cgroup") {
-            Err(ReadError::Gone) if !self.exists("stat") => Err(ReadError::Gone),
-            text => Ok(text.unwrap_or_default()),
+        let text = match self.bytes("cgroup") {
+            Err(ReadError::Gone) if !self.exists("stat") => return Err(ReadError::Gone),
+            text => text.unwrap_or_default(),
+        };
+        // No process has memory of 0 pages.
+        let is_first_exited = || self.bytes("statm").is_ok_and(|pages| pages.starts_with(b"0 "));
+        if !shows_root_of_v1(&text) || !is_first_exited() {
+            return Ok(text);
         }
+        let threads: Vec<u32> = self.other_threads()?.collect();
+        let mut read = threads.iter().filter_map(|thread| self.bytes(&format!("task/{thread}/cgroup")).ok());
+        Ok(if threads.is_empty() { text } else { read.next().unwrap_or_default() })
     }
 
     /// Returns the path of the program.
@@ -399,5 +415,30 @@ mod tests {
             assert_eq!(Proc::open(home.path()).unwrap().check().is_ok(), is_proc, "{made:?}");
         }
         assert_eq!(Proc::own().unwrap().check(), Ok(()));
+    }
+
+    #[test]
+    fn cgroup_of_a_process_whose_first_thread_has_exited_is_that_of_another_thread() {
+        let home = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = home.path().join("4100").join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let (root, job) = ("12:pids:/\n1:name=systemd:/\n0::/\n", "12:pids:/docker/1\n0::/\n");
+        write("stat", "");
+        write("cgroup", root);
+        write("statm", "100 7 7 1 0 1 0\n");
+        write("task/4100/cgroup", root);
+        let cgroup = || Proc::open(home.path()).unwrap().process(4100).unwrap().cgroup().unwrap();
+        assert_eq!(cgroup(), root.as_bytes());
+        write("statm", "0 0 0 0 0 0 0\n");
+        assert_eq!(cgroup(), root.as_bytes(), "there is no other thread");
+        write("task/4101/cgroup", job);
+        assert_eq!(cgroup(), job.as_bytes());
+        fs::remove_file(home.path().join("4100/task/4101/cgroup")).unwrap();
+        assert!(cgroup().is_empty(), "unknown");
+        let [v2, nested] = ["0::/\n", "12:pids:/docker/1\n1:name=systemd:/\n"].map(str::as_bytes);
+        assert_eq!([root.as_bytes(), v2, nested, b""].map(shows_root_of_v1), [true, false, false, false]);
     }
 }

@@ -178,18 +178,19 @@ fn local(time: &str) -> Option<i64> {
     Some(days * 86400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Returns the processes in nested PID namespaces that have this pid there.
+/// Returns the processes in nested PID namespaces that have this pid there. Users can make reads of `status` slow.
 ///
 /// # Errors
 /// If a process cannot be read, because it may have this pid.
 fn processes_with_inner_pid(proc: &Proc, pid: u32) -> Result<Vec<Process>, ReadError> {
+    let has_pid = move |proc: &Proc, outer| {
+        let pids = proc.process(outer)?.inner_pids()?;
+        Ok(pids.iter().skip(1).any(|inner| *inner == pid))
+    };
     let mut found = Vec::new();
-    for process in proc.processes()? {
-        let process = process?;
-        if unless_gone(process.inner_pids())?
-            .is_some_and(|pids| pids.iter().skip(1).any(|inner| *inner == pid))
-        {
-            found.push(process);
+    for (outer, read) in proc.each(proc.pids()?, None, has_pid)? {
+        if unless_gone(read)? == Some(true) {
+            found.extend(unless_gone(proc.process(outer))?);
         }
     }
     Ok(found)

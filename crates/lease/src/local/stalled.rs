@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use bailiff_proc::open_below;
+use bailiff_proc::{open_below, subordinate_uids};
+use bailiff_snapshot::SubordinateUids;
 use rustix::fs::{FileType, FlockOperation, OFlags, Stat, flock, fstat};
 use rustix::process::geteuid;
 
@@ -30,9 +32,16 @@ pub(super) struct Stalled {
     /// Other users of whom a ticket stalled, and tickets of the waiter's own user that did.
     users: BTreeSet<u32>,
     tickets: BTreeSet<Name>,
-    /// The first ticket, if it could take its GPUs, and since when.
-    first: Option<(Name, Instant)>,
+    /// Whose ticket is first and could take its GPUs, and since when. A user can have another ticket be first at any time.
+    first: Option<(First, Instant)>,
     checked: Option<Instant>,
+}
+
+/// The first ticket: one of another user, or a certain one of the waiter's own user.
+#[derive(Debug, PartialEq, Eq)]
+enum First {
+    OfUser(u32),
+    Own(Name),
 }
 
 impl Stalled {
@@ -47,10 +56,12 @@ impl Stalled {
             // Any user can link files of others, such as records, into the queue.
             let is_ticket =
                 |found: &Stat| found.st_nlink == 1 && FileType::from_raw_mode(found.st_mode).is_file();
-            let Some(owner) = found.ok().filter(is_ticket).map(|found| found.st_uid) else { return false };
+            let Some(owner) = found.ok().filter(is_ticket).map(|found| user_of(found.st_uid)) else {
+                return false;
+            };
             let count = counts.entry(owner).or_default();
             *count += 1;
-            *count <= MOST_TICKETS || owner == geteuid().as_raw()
+            *count <= MOST_TICKETS || owner == user_of(geteuid().as_raw())
         };
         ahead.iter().filter(within).collect()
     }
@@ -74,23 +85,27 @@ impl Stalled {
             self.first = None;
             return;
         };
-        match &self.first {
-            Some((before, since)) if before == name => {
-                if since.elapsed() >= PATIENCE {
-                    match owner(&file).filter(|owner| *owner != geteuid().as_raw()) {
-                        Some(user) => drop(self.users.insert(user)),
-                        None => drop(self.tickets.insert(name.clone())),
-                    }
-                    self.first = None;
-                }
-            }
-            _ => self.first = Some((name.clone(), Instant::now())),
+        let other = owner(&file).filter(|owner| *owner != user_of(geteuid().as_raw()));
+        let first = other.map_or_else(|| First::Own(name.clone()), First::OfUser);
+        match self.first.take() {
+            Some((before, since)) if before == first && since.elapsed() >= PATIENCE => match first {
+                First::OfUser(user) => drop(self.users.insert(user)),
+                First::Own(name) => drop(self.tickets.insert(name)),
+            },
+            Some((before, since)) if before == first => self.first = Some((first, since)),
+            _ => self.first = Some((first, Instant::now())),
         }
     }
 }
 
+/// Returns the user of a ticket, also if a subordinate uid of the user owns it.
 fn owner(file: &File) -> Option<u32> {
-    file.metadata().ok().map(|found| found.uid())
+    file.metadata().ok().map(|found| user_of(found.uid()))
+}
+
+fn user_of(uid: u32) -> u32 {
+    static SUBORDINATE: LazyLock<SubordinateUids> = LazyLock::new(subordinate_uids);
+    SUBORDINATE.user(uid)
 }
 
 /// Returns whether as many GPUs as the ticket requests are idle, or never will be.
