@@ -17,6 +17,8 @@ pub const LEASE_VARIABLE: &str = bailiff_snapshot::Claim::VARIABLE;
 
 /// Field of a lease whose start times are those of a time namespace.
 const SHIFTED: &str = "timens";
+/// Field of a lease whose uid is that of a user namespace.
+const MAPPED: &str = "userns";
 
 /// The machine, boot and PID namespace of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +107,7 @@ impl LocalHost {
             ("start", started(pid)),
         ];
         fields.extend(shifts_start_times().then(|| (SHIFTED, "1".to_owned())));
+        fields.extend(maps_uids().then(|| (MAPPED, "1".to_owned())));
         fields
     }
 
@@ -157,7 +160,7 @@ impl LocalHost {
     pub fn chain_life(&self, lease: &Lease) -> Life {
         self.life_by_location(lease).unwrap_or_else(|| {
             match lease.get("chain").map_or(Life::Unknown, life_of) {
-                Life::Dead if !self.shows(lease.number("uid")) => Life::Unknown,
+                Life::Dead if !self.shows(uid(lease)) => Life::Unknown,
                 life => life,
             }
         })
@@ -197,7 +200,7 @@ impl LocalHost {
             return None;
         }
         let holder = lease.holder().filter(|_| lease.get(SHIFTED).is_none());
-        let is_gone = |pidns| is_gone(pidns, (holder, lease.number("uid")));
+        let is_gone = |pidns| is_gone(pidns, (holder, uid(lease)));
         let gone = self.all_users && self.is_host() && lease.get("pidns").is_some_and(is_gone);
         Some(if gone { Life::Dead } else { Life::Unknown })
     }
@@ -214,7 +217,7 @@ impl LocalHost {
             Ok(false) => {}
             Err(_) => return (Life::Unknown, None),
         }
-        let owner = lease.number("uid");
+        let owner = uid(lease);
         // A process that is not visible may still be running.
         if self.shows(owner) { find_descendant(lease, owner, holder) } else { (Life::Unknown, None) }
     }
@@ -289,6 +292,17 @@ fn life_of(processes: &str) -> Life {
         Ok(false) if !keys.contains(&None) => Life::Dead,
         _ => Life::Unknown,
     }
+}
+
+/// The uid of a lease's owner, if processes outside of the owner's user namespace show it, too.
+fn uid(lease: &Lease) -> Option<u32> {
+    lease.number("uid").filter(|_| lease.get(MAPPED).is_none())
+}
+
+/// Whether this process has a user namespace with other uids than the initial one.
+fn maps_uids() -> bool {
+    let map = Proc::own().and_then(|proc| proc.text("self/uid_map")).unwrap_or_default();
+    !map.is_empty() && !map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Whether this process has a time namespace in which processes have other start times than outside.
@@ -495,6 +509,24 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(found, [Life::Unknown, younger, Life::Unknown]);
+    }
+
+    #[test]
+    fn uid_of_a_user_namespace_excludes_no_process() {
+        let local_host = LocalHost::read();
+        let mut about = local_host.holder(std::process::id());
+        about.retain(|(field, _)| *field != "pid");
+        about.extend([("pid", ended().to_string()), ("uid", "4002".to_owned())]);
+        let mut descendant = under("8901", "import time\nprint('ready', flush=True)\ntime.sleep(1000)");
+        let life = |field| {
+            let about = [about.clone(), vec![(field, "1".to_owned())]].concat();
+            local_host.life(&Lease { lease: "8901".to_owned(), ..lease(about) })
+        };
+        let found = [life(""), life(MAPPED)];
+        descendant.kill().unwrap();
+        descendant.wait().unwrap();
+        assert_eq!(found, [Life::Dead, Life::Alive]);
+        assert!(!maps_uids());
     }
 
     #[test]

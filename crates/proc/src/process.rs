@@ -418,6 +418,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "writes a `/proc` of its own")]
     fn cgroup_of_a_process_whose_first_thread_has_exited_is_that_of_another_thread() {
         let home = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {

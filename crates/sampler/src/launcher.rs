@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bailiff_proc::clock::Deadline;
@@ -35,6 +36,8 @@ const PLAIN: &str = "plain";
 /// Handle of the launcher process.
 pub struct Launcher {
     socket: OwnedFd,
+    /// Number of answers that were not received yet. They come in the order of the requests.
+    expected: AtomicU32,
     /// Kept to reap the launcher, which exits when the socket closes.
     _process: Child,
 }
@@ -100,7 +103,7 @@ impl Launcher {
         let settings = serde_json::to_string(settings)?;
         let process =
             role(LAUNCHER_ROLE).arg(settings).stdin(theirs).stdout(Stdio::null()).stderr(stderr).spawn()?;
-        Ok(Self { socket: ours, _process: process })
+        Ok(Self { socket: ours, expected: AtomicU32::new(0), _process: process })
     }
 
     /// Requests a worker.
@@ -110,16 +113,28 @@ impl Launcher {
             error => WorkerError::ThisTime(error.into()),
         };
         self.send(Request::Start(asked)).map_err(gone)?;
-        if readable(&[self.socket.as_fd()], Some(Deadline::after(PATIENCE))).map_err(gone)? == [false] {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        let Some(received) = receive_descriptors(self.socket.as_fd()).map_err(gone)? else {
-            return Err(WorkerError::LauncherGone);
-        };
-        let mut received = received.into_iter();
-        match (received.next(), received.next()) {
-            (Some(stream), Some(pidfd)) => Ok(Started { stream: stream.into(), pidfd: pidfd.into() }),
-            _ => Err(io::Error::other("the launcher cannot start a process").into()),
+        self.expected.fetch_add(1, Ordering::Relaxed);
+        let deadline = Deadline::after(PATIENCE);
+        loop {
+            if readable(&[self.socket.as_fd()], Some(deadline)).map_err(gone)? == [false] {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            let Some(received) = receive_descriptors(self.socket.as_fd()).map_err(gone)? else {
+                return Err(WorkerError::LauncherGone);
+            };
+            let is_late = self.expected.fetch_sub(1, Ordering::Relaxed) > 1;
+            let mut received = received.into_iter();
+            match (received.next(), received.next()) {
+                // It answers a request that was given up, which may have been for the other kind of worker.
+                (Some(stream), Some(pidfd)) if is_late => {
+                    self.kill(&Started { stream: stream.into(), pidfd: pidfd.into() });
+                }
+                (Some(stream), Some(pidfd)) => {
+                    return Ok(Started { stream: stream.into(), pidfd: pidfd.into() });
+                }
+                _ if is_late => {}
+                _ => return Err(io::Error::other("the launcher cannot start a process").into()),
+            }
         }
     }
 
@@ -235,4 +250,32 @@ pub(crate) fn worker_settings() -> Option<SamplerSettings> {
         settings.notebooks = false;
     }
     Some(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_answer_is_not_taken_for_that_to_the_next_request() {
+        let (ours, theirs) = pair(SocketType::SEQPACKET).unwrap();
+        let started = || Command::new("sleep").arg("600").spawn().unwrap();
+        let launcher = Launcher { socket: ours, expected: AtomicU32::new(0), _process: started() };
+        let late = launcher.worker(Asked::Plain).err().map(|error| error.to_string());
+        assert_eq!(late.as_deref(), Some("cannot start a sampling worker: timed out"));
+        let mut workers = [started(), started()];
+        for worker in &workers {
+            let (stream, pidfd) = (pair(SocketType::STREAM).unwrap().0, Pidfd::open(worker.id()).unwrap());
+            send_descriptors(theirs.as_fd(), &[stream.as_fd(), pidfd.unwrap().as_fd()]).unwrap();
+        }
+        let second = launcher.worker(Asked::Whole).unwrap();
+        assert_eq!(second.pidfd.pid(), Some(workers[1].id()));
+        let requests = [(); 3].map(|()| next_request(theirs.as_fd()).unwrap());
+        assert!(matches!(requests[2], Request::Kill(pid) if pid == workers[0].id()));
+        let Launcher { _process: mut process, .. } = launcher;
+        for child in workers.iter_mut().chain([&mut process]) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
 }

@@ -118,11 +118,17 @@ impl<'a> Termination<'a> {
         self.group.continue_stopped(self.permit);
         self.group.notes.extend(frozen.iter().map(|frozen| frozen.thaw(self.permit)));
         if let Some(error) = &self.group.denied {
-            let why = match error {
-                SignalError::Kernel(Errno::PERM) => format!("{error}: CAP_KILL is missing"),
-                _ => format!("not every signal was sent: {error}"),
+            let (outcome, why) = match error {
+                SignalError::Kernel(Errno::PERM) => {
+                    (Outcome::Failed, format!("{error}: CAP_KILL is missing"))
+                }
+                // The owner of a process can have changed for a moment.
+                SignalError::Refused(_) if self.group.sent.is_empty() => {
+                    (Outcome::Refused, error.to_string())
+                }
+                _ => (Outcome::Failed, format!("not every signal was sent: {error}")),
             };
-            return Ok(ActionResult::new(Outcome::Failed, why));
+            return Ok(ActionResult::new(outcome, why));
         }
         if !self.wait()? {
             self.kill()?;

@@ -233,8 +233,9 @@ fn unrecorded(pid: u32, local_host: &LocalHost) -> Lease {
 
 /// Adds a GPU to its lease, and returns the lease's name. Any user can write the name of another user's lease into a record.
 fn join(leases: &mut BTreeMap<String, Lease>, mut lease: Lease, gpu: u32) -> String {
-    if leases.get(&lease.lease).is_some_and(|known| known.get("uid") != lease.get("uid")) {
-        lease.lease = format!("gpu:{gpu}");
+    let mut others = (0..).map(|number: u32| format!("gpu:{gpu}{}", "+".repeat(number as usize)));
+    while leases.get(&lease.lease).is_some_and(|known| known.get("uid") != lease.get("uid")) {
+        lease.lease = others.next().unwrap_or_default();
     }
     let name = lease.lease.clone();
     let known = leases.entry(name.clone()).or_insert_with(|| {
@@ -284,6 +285,13 @@ mod tests {
         let names = [(1000, 0), (4002, 1), (1000, 2)]
             .map(|(uid, gpu): (u32, u32)| join(&mut leases, lease(&uid.to_string()), gpu));
         assert_eq!(names, ["ours", "gpu:1", "ours"]);
+        let named = |name: &str, uid: &str| Lease { lease: name.to_owned(), ..lease(uid) };
+        assert_eq!(join(&mut leases, named("gpu:4", "4002"), 3), "gpu:4");
+        assert_eq!(
+            join(&mut leases, named("gpu:4", "1000"), 4),
+            "gpu:4+",
+            "also if it has the name of this GPU"
+        );
         assert_eq!(leases["ours"].get("gpus"), Some("0,2"));
     }
 

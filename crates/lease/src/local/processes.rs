@@ -126,14 +126,30 @@ pub(super) fn holds(pid: u32, inode: Inode) -> Option<bool> {
 }
 
 fn has_lock(process: &Process, inode: Inode) -> Result<bool, ReadError> {
+    if let Some(has) = thread_has_lock(process, inode)? {
+        return Ok(has);
+    }
+    // If the first thread has exited, only the others show the open files.
+    for thread in process.other_threads()? {
+        let Some(thread) = unless_gone(process.thread(thread))? else { continue };
+        if unless_gone(thread_has_lock(&thread, inode))?.flatten() == Some(true) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a thread has the lock on a file; `None` if it has no open file.
+fn thread_has_lock(thread: &Process, inode: Inode) -> Result<Option<bool>, ReadError> {
     let lock = format!(":{} ", inode.number);
-    let holds = |number: u32| {
-        let info = process.text(&format!("fdinfo/{number}")).unwrap_or_default();
+    let holds = |number: &u32| {
+        let info = thread.text(&format!("fdinfo/{number}")).unwrap_or_default();
         // Only locked files are opened by path, because stat can hang on other files.
         info.lines().any(|line| line.starts_with("lock:") && line.contains("FLOCK") && line.contains(&lock))
-            && process.attributes(&format!("fd/{number}")).is_ok_and(|found| Inode::from(found) == inode)
+            && thread.attributes(&format!("fd/{number}")).is_ok_and(|found| Inode::from(found) == inode)
     };
-    Ok(process.directory("fdinfo")?.numbers()?.into_iter().any(holds))
+    let numbers = thread.directory("fdinfo")?.numbers()?;
+    Ok((!numbers.is_empty()).then(|| numbers.iter().any(holds)))
 }
 
 fn process(pid: u32) -> Result<Process, ReadError> {
