@@ -338,22 +338,22 @@ fn tail(path: &Path) -> io::Result<String> {
 /// Returns the state of a job. Slurm decides whether the user may see it.
 fn slurm(flags: &Why) -> Findings {
     let Some(job) = &flags.job else { return Ok(Vec::new()) };
-    let shown = programs::output("scontrol", &["show", "job", "--oneliner", job], PATIENCE)?;
-    let jobs = shown.lines().filter_map(|line| {
-        let field =
-            |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
-        let owner = field("UserId")?.rsplit_once('(')?.1.strip_suffix(')')?.parse::<u32>().ok()?;
-        let uid = geteuid().as_raw();
-        let text = format!(
-            "job {}: {}, reason {}, exit code {}",
-            field("JobId")?,
-            field("JobState")?,
-            field("Reason").unwrap_or("unknown"),
-            field("ExitCode").unwrap_or("unknown")
-        );
-        (owner == uid || uid == 0).then(|| Finding { time: None, source: "slurm", text: escaped(&text) })
-    });
-    Ok(jobs.collect())
+    let shown = programs::output("scontrol", &["show", "job", job], PATIENCE)?;
+    let uid = geteuid().as_raw();
+    let jobs = shown.split("\n\n").filter_map(state_of_job);
+    let of_user = jobs.filter(|(owner, _)| *owner == uid || uid == 0).map(|(_, text)| text);
+    Ok(of_user.map(|text| Finding { time: None, source: "slurm", text: escaped(&text) }).collect())
+}
+
+/// Returns a job's owner and state. Its name is on the first line, and can contain any field.
+fn state_of_job(shown: &str) -> Option<(u32, String)> {
+    let mut lines = shown.trim_start().lines();
+    let job = lines.next()?.strip_prefix("JobId=")?.split(' ').next()?;
+    let fields: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    let field = |name: &str| fields.iter().find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+    let owner = field("UserId")?.rsplit_once('(')?.1.strip_suffix(')')?.parse().ok()?;
+    let [reason, code] = ["Reason", "ExitCode"].map(|name| field(name).unwrap_or("unknown"));
+    Some((owner, format!("job {job}: {}, reason {reason}, exit code {code}", field("JobState")?)))
 }
 
 #[cfg(test)]
@@ -365,6 +365,18 @@ mod tests {
         let fault = Finding { time: None, source: "mps", text: "a fatal GPU error".into() };
         let known = Known { possible: vec![fault], ..Known::default() };
         assert_eq!(text(&known), "not known\nperhaps: mps: a fatal GPU error\n");
+    }
+
+    #[test]
+    fn name_of_a_job_is_not_taken_for_its_state() {
+        let shown = "JobId=7 JobName=x UserId=root(0) JobState=FAILED Reason=None
+   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   Comment=UserId=root(0)";
+        let state = "job 7: RUNNING, reason None, exit code 0:0".to_owned();
+        assert_eq!(state_of_job(shown), Some((1000, state)));
+        assert_eq!(state_of_job(""), None);
     }
 
     /// A kernel log, which returns one record to each read.
