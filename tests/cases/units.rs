@@ -26,6 +26,9 @@ use rustix::process::Signal;
 /// Documented upper bound for each unit's score in `systemd-analyze security`, in tenths: from 0 (best) to 100.
 const MOST: [(&str, &str); 2] = [("bailiff-exporter", "29"), ("bailiff-enforcer", "30")];
 
+/// The mount of the `/proc` that the daemons have.
+const PROC_MOUNT: &str = "run-bailiff-private-proc.mount";
+
 const RULES: &str = "version: 1
 rules:
   - {name: none, target: gpu, when: {process_count: {min: 1000}}, for: 1h, then: [{flag: info}]}
@@ -41,6 +44,7 @@ fn units(directory: &Path) -> Vec<PathBuf> {
         fs::write(&path, text.replace("/usr/bin", &programs)).unwrap();
         path
     };
+    fs::copy(directory_of_units.join(PROC_MOUNT), directory.join(PROC_MOUNT)).unwrap();
     MOST.iter().map(unit).collect()
 }
 
@@ -126,6 +130,23 @@ fn exporter_can_neither_signal_nor_pause_the_enforcer() {
         "no other user creates files beside them: {shared}"
     );
     assert!(shared.contains("d /run/bailiff/lease 0755 root root"), "{shared}");
+}
+
+/// A user who can list a directory can lock it, so that nobody else can list it.
+#[test]
+fn daemons_have_a_proc_that_users_cannot_open() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("config/systemd");
+    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
+    for unit in ["bailiff-exporter.service", "bailiff-enforcer.service"].map(read) {
+        assert_eq!(setting(&unit, "BindPaths"), ["-/run/bailiff/private/proc:/proc"]);
+        assert!(
+            setting(&unit, "Wants").contains(&PROC_MOUNT) && setting(&unit, "After").contains(&PROC_MOUNT)
+        );
+    }
+    let mount = read(PROC_MOUNT);
+    let values = ["What", "Type", "Where", "DirectoryMode"].map(|name| setting(&mount, name)).concat();
+    assert_eq!(values, ["proc", "proc", "/run/bailiff/private/proc", "0700"]);
+    assert!(read("bailiff.tmpfiles").contains("d /run/bailiff/private 0700 root root"));
 }
 
 /// The notification socket of systemd.
