@@ -368,7 +368,7 @@ fn forged_record_directs_no_release_to_another_user() {
     let lease: Value =
         serde_json::from_str(&stdout_of(&run(&pool, &["acquire", "--for", &own, "--format", "json"])))
             .unwrap();
-    let mut attacker = bailiff_as_nobody(&pool, &["run", "sleep", "infinity"]).spawn().unwrap();
+    let attacker = bailiff_as_nobody(&pool, &["run", "sleep", "infinity"]).spawn().unwrap();
     until("the lease of user nobody", || (gpu(&pool, 1)["lease"]["user"] == "nobody").then_some(()));
     let waiter = waiter(&pool, "waiter");
     let ticket = json_of(&pool, &["queue", "--json"])[0]["lease"].clone();
@@ -402,8 +402,7 @@ fn forged_record_directs_no_release_to_another_user() {
     forge(&files[1], attackers, &ticket, ("tok", None));
     run(&pool, &["release", "--gpu", "1"]);
     assert_eq!(json_of(&pool, &["queue", "--json"])[0]["lease"], ticket, "the request remains");
-    attacker.kill().unwrap();
-    attacker.wait().unwrap();
+    end(attacker, Signal::TERM);
     stdout_of(&run(&pool, &["release", lease["lease"].as_str().unwrap()]));
     assert!(waiter.wait_with_output().unwrap().status.success());
 }
