@@ -140,7 +140,7 @@ fn daemons_have_a_proc_that_users_cannot_open() {
     for unit in ["bailiff-exporter.service", "bailiff-enforcer.service"].map(read) {
         assert_eq!(setting(&unit, "BindPaths"), ["-/run/bailiff/private/proc:/proc"]);
         assert!(
-            setting(&unit, "Wants").contains(&PROC_MOUNT) && setting(&unit, "After").contains(&PROC_MOUNT)
+            setting(&unit, "Requires").contains(&PROC_MOUNT) && setting(&unit, "After").contains(&PROC_MOUNT)
         );
     }
     let mount = read(PROC_MOUNT);

@@ -125,9 +125,8 @@ fn of_pool(audit: &Audit, sample: Option<&Sample>) -> Vec<Check> {
         checks.push(Check::warn(
             POOL,
             text,
-            "run this as root; if it stays unknown, the lock is in no process, or in one that cannot be read: /proc/locks \
-             has the pid that took it (that process may have exited), and bailiff lease init --force removes the lock, \
-             once no GPU is leased",
+            "run this as root; if root does not find the process either, /proc/locks has the pid that took the lock, and \
+             bailiff lease init --force removes a lock that no process has, once no GPU is leased",
         ));
     }
     checks.extend(unknown_gpus(audit, sample));

@@ -2,21 +2,19 @@
 //! of most files while the process executes another program. Such reads run in a thread, which is abandoned if the read
 //! of one process takes too long.
 
-#![expect(clippy::disallowed_methods, reason = "reads /etc/subuid and /etc/passwd")]
-
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use bailiff_snapshot::{FIRST_USER, SUBORDINATE_UIDS, Status, SubordinateUids};
+use bailiff_snapshot::{FIRST_USER, Status, SubordinateUids};
 use rustix::fs::fstat;
 
 use crate::clock::{Deadline, cpu_time, running};
 use crate::directory::{Directory, LATE, ReadError};
 use crate::own_thread::{OwnThread, delayed};
 use crate::process::{Proc, Process};
+use crate::subordinate::subordinate_uids;
 
 /// Time limit for one process.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
@@ -100,16 +98,11 @@ type IsSlow<T> = fn(&Result<T, ReadError>, Duration) -> bool;
 /// The uid of a process, and a number that no other process has: its pid, or the inode number of its directory.
 type Owned = (u32, u64);
 
-/// Returns the subordinate uids; none if there is no file. Only `/etc/passwd` is searched for the uids of users, because a
-/// directory service may not answer.
-pub fn subordinate_uids() -> SubordinateUids {
-    let [ranges, users] = [SUBORDINATE_UIDS, "/etc/passwd"].map(|file| fs::read(file).unwrap_or_default());
-    parse_subordinate_uids(&ranges, &users)
-}
-
-/// Returns a key for the user of a uid: for a subordinate uid that of its user, as of the latest reads of processes.
+/// Returns a key for the user of a uid: for a subordinate uid that of its user.
 pub fn user_of(uid: u32) -> u32 {
-    lock(&HANGING).subordinate.user(uid)
+    let mut all = lock(&HANGING);
+    all.renew();
+    all.subordinate.user(uid)
 }
 
 /// Writes to the terminals of a user with `write`, in a thread with a time limit, and within limits for each user.
@@ -128,17 +121,6 @@ pub fn with_terminals_of<T: Send + 'static>(
 /// Returns the key of the user for which reads of processes of a uid count.
 pub(crate) fn limited_user(uid: u32) -> u32 {
     lock(&HANGING).user(uid)
-}
-
-/// Users can change fields of their line in `/etc/passwd` (`chfn`), also to bytes that are not UTF-8.
-fn parse_subordinate_uids(ranges: &[u8], users: &[u8]) -> SubordinateUids {
-    let [ranges, users] = [ranges, users].map(String::from_utf8_lossy);
-    let uid_of = |name: &str| {
-        let fields = users.lines().map(|line| line.split(':'));
-        let mut user = fields.filter_map(|mut fields| Some((fields.next()?, fields.nth(1)?)));
-        user.find(|user| user.0 == name)?.1.parse().ok()
-    };
-    SubordinateUids::parse(&ranges, uid_of)
 }
 
 impl AllReads {
@@ -560,13 +542,6 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-
-    #[test]
-    fn uids_of_users_are_known_whatever_users_wrote_into_their_lines() {
-        let users = b"root:x:0:0::/root:/bin/sh\neve:x:4002:4002:\xff,,,:/:/bin/sh\nbob:x:1000:1000:B\xf6b:/:/bin/sh\n";
-        let uids = parse_subordinate_uids(b"eve:165536:65536\nbob:231072:65536\n\xff:1:2\n", users);
-        assert_eq!([165_536, 4002, 231_072, 1000].map(|uid| uids.user(uid)), [4002, 4002, 1000, 1000]);
-    }
 
     #[test]
     fn hanging_read_delays_no_other_process_and_is_not_repeated() {

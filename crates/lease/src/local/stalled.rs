@@ -6,11 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use bailiff_proc::{open_below, subordinate_uids};
-use bailiff_snapshot::SubordinateUids;
+use bailiff_proc::{open_below, user_of};
 use rustix::fs::{FileType, FlockOperation, OFlags, Stat, flock, fstat};
 use rustix::process::geteuid;
 
@@ -101,11 +99,6 @@ impl Stalled {
 /// Returns the user of a ticket, also if a subordinate uid of the user owns it.
 fn owner(file: &File) -> Option<u32> {
     file.metadata().ok().map(|found| user_of(found.uid()))
-}
-
-fn user_of(uid: u32) -> u32 {
-    static SUBORDINATE: LazyLock<SubordinateUids> = LazyLock::new(subordinate_uids);
-    SUBORDINATE.user(uid)
 }
 
 /// Returns whether as many GPUs as the ticket requests are idle, or never will be.

@@ -105,8 +105,8 @@ impl Picking {
         self.passed_over.insert(id, tick.now.boot);
     }
 
-    /// Forgets given up workloads that no longer exist, and those that were passed over long ago: users can have a workload be
-    /// absent for one snapshot.
+    /// Forgets given up workloads that no longer exist. Those that were passed over are forgotten after a time, because a user can
+    /// make a workload absent for one snapshot.
     pub(super) fn prune(&mut self, tick: &Tick<'_>) {
         let exists = |id: &TargetId| tick.view.targets.iter().any(|target| target.id == *id);
         self.given_up.retain(exists);

@@ -113,7 +113,7 @@ fn refused_workload_is_passed_over() {
     assert_eq!(node.ticks(5)[4], "slurm:4100 terminate");
     node.report(Outcome::IdentityChanged);
     assert_eq!(node.tick(), "slurm:4100 reprieved, slurm:4200 notify owner");
-    // Its user has it be absent for a snapshot, so that it is picked again.
+    // The user makes it absent for one snapshot.
     let absent = node.processes.remove(&4100).unwrap();
     node.process(4200).util = Some(90);
     assert_eq!(node.tick(), "slurm:4200 reprieved");

@@ -134,7 +134,6 @@ impl RuleEvaluator {
             picking.end_early(&picked, context.tick);
             return None;
         };
-        let needed = picking.idle_for.samples(context.tick.interval);
         let stalls = picked.progress.stalls(&self.rule, picked.since, context.tick.interval);
         let comes_last = picking.comes_last(&seen, (view, context.subordinate));
         let why = if picked.progress.failed {
@@ -145,16 +144,9 @@ impl RuleEvaluator {
             "its owner holds it"
         } else if gpu.need == Truth::False {
             "the GPU no longer matches"
-        } else if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
-            // Both streaks must cover the time since the pick; otherwise one of them restarted after a gap.
+        } else if let Some(why) = unfit(&picked, (gpu, seen), (picking, context.tick)) {
             picking.end_early(&picked, context.tick);
-            "the condition was unknown for too long"
-        } else if seen.outcome == Truth::False || seen.streak.count < needed {
-            picking.end_early(&picked, context.tick);
-            "the workload no longer matches"
-        } else if holds(seen.place, gpu.place, view) == Truth::False {
-            picking.end_early(&picked, context.tick);
-            "the workload no longer holds memory on this GPU"
+            why
         } else if (stalls || comes_last)
             && !picked.progress.in_flight
             && gpu.need == Truth::True
@@ -176,5 +168,23 @@ impl RuleEvaluator {
             context.verdicts.push(self.finding(matched, What::Clear(severity), context.tick));
         }
         None
+    }
+}
+
+/// Returns why a workload is no longer a candidate for the GPU on which it was picked.
+fn unfit(
+    picked: &Picked,
+    (gpu, seen): (Needy, Candidate),
+    (picking, tick): (&Picking, &Tick<'_>),
+) -> Option<&'static str> {
+    let needed = picking.idle_for.samples(tick.interval);
+    if picked.since >= gpu.streak.min(seen.streak.count) && seen.outcome == Truth::True {
+        // Both streaks must cover the time since the pick; otherwise one of them restarted after a gap.
+        Some("the condition was unknown for too long")
+    } else if seen.outcome == Truth::False || seen.streak.count < needed {
+        Some("the workload no longer matches")
+    } else {
+        let is_free = holds(seen.place, gpu.place, tick.view) == Truth::False;
+        is_free.then_some("the workload no longer holds memory on this GPU")
     }
 }
